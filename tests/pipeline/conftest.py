@@ -12,6 +12,7 @@ from tests.kits.install.cache import NotInstalled
 from tests.kits.pipeline.delta import delta_jars
 from tests.kits.pipeline.kit import Hub
 from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
+from tests.kits.pipeline.quick_python import quick_python
 from tests.kits.pipeline.standalone import Standalone
 from tests.kits.resources import loops
 
@@ -54,21 +55,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         delta = {**DELTA, "spark.jars": delta_jars()}
     except NotInstalled:
         delta = {}
-    session = spark_session(
-        "tests",
-        settings={
-            **delta,
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.local.dir": str(folder),
-            "spark.driver.memory": "768m",
-            "spark.driver.extraJavaOptions": quick_java(),
-            "spark.sql.streaming.pollingDelay": "50ms",
-            **QUICK_SPARK,
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "2",
-        },
-        log_level="ERROR",
-    )
+    with quick_python():
+        session = spark_session(
+            "tests",
+            settings={
+                **delta,
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+                "spark.local.dir": str(folder),
+                "spark.driver.memory": "768m",
+                "spark.driver.extraJavaOptions": quick_java(),
+                "spark.sql.streaming.pollingDelay": "50ms",
+                **QUICK_SPARK,
+                "spark.sql.shuffle.partitions": "2",
+                "spark.databricks.delta.snapshotPartitions": "2",
+            },
+            log_level="ERROR",
+        )
     gateway = session.sparkContext._gateway
     yield session
     session.stop()

@@ -13,6 +13,7 @@ import pytest
 from raftwood.app import command_line
 from tests.kits.pipeline.kit import PROJECT, Hub
 from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment
+from tests.kits.pipeline.quick_python import python_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ trigger = "1 second"
     with subprocess.Popen(
         [*RAFTWOOD, "pipeline", "run", "job.toml", "--format", "json"],
         cwd=tmp_path,
-        env=environment(tmp_path),
+        env=environment(tmp_path, **python_of_spark()),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

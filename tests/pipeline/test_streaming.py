@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from raftwood.loghub.client import ProducerSettings
 from tests.kits.pipeline.kit import PROJECT, Hub
 
 
@@ -62,11 +63,13 @@ def test_truncated_positions_fail_a_query_or_are_skipped_and_counted(
     hub: Hub, tmp_path: Path
 ) -> None:
     source, target = hub.logstore(shards=1), hub.logstore(shards=1)
-    hub.fill(source, range(10))
+    # However slow this machine sends, the records wait for each other until the producer ends.
+    in_one_batch = ProducerSettings(linger_ms=20_000)
+    hub.fill(source, range(10), settings=in_one_batch)
     checkpoint = tmp_path / "checkpoint"
     hub.copy(hub.stream(source), target, checkpoint)
-    hub.fill(source, range(10, 20))
-    hub.fill(source, range(20, 30))
+    hub.fill(source, range(10, 20), settings=in_one_batch)
+    hub.fill(source, range(20, 30), settings=in_one_batch)
     hub.truncate(source, shard=0, batches_left=1)
     with pytest.raises(Exception, match=r"positions .* of shard 0 can no longer be read"):
         hub.copy(hub.stream(source), target, checkpoint)

@@ -5,6 +5,7 @@ same modules again. `QuickCommands` runs that process, and has a folder for the 
 
 raftwood ARGUMENT…         # carries out a command line
 run-example FILE           # runs a program in Python, with warnings as errors
+python -m MODULE …         # runs a module; for whoever starts Python, and has loaded other modules
 
 Whoever needs the process itself, to pause and to kill it, has it as a `QuickProcess`.
 """
@@ -101,17 +102,22 @@ class QuickProcess:
 class QuickCommands:
     """The process that forks, for the time of a block."""
 
+    modules: Sequence[str] = ()
+    """What it has loaded; where none are named, that of all commands."""
+
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
         self.path = f"{self._folder.name}/bin"
         self.address = address = f"{self._folder.name}/socket"
         os.mkdir(self.path)
-        for name in ("raftwood", "run-example"):
+        for name in ("raftwood", "run-example", "python"):
             client = Path(self.path, name)
             client.write_text(_CLIENT.format(python=sys.executable, address=address))
             client.chmod(0o700)
         self._process = subprocess.Popen(
-            (sys.executable, "-m", __name__, address), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            (sys.executable, "-m", __name__, address, *self.modules),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), "the process that forks did not start"
@@ -122,10 +128,11 @@ class QuickCommands:
         self._folder.cleanup()
 
 
-def serve(address: str) -> None:
+def serve(address: str, *modules: str) -> None:
     """Until the standard input ends."""
-    for target, _ in command_line._COMMANDS.values():
-        importlib.import_module(target.partition(":")[0])
+    commands = [target.partition(":")[0] for target, _ in command_line._COMMANDS.values()]
+    for module in modules or commands:
+        importlib.import_module(module)
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -184,10 +191,22 @@ def _carry_out(request: Request, streams: list[int]) -> int:
     program, *arguments = sys.argv = request.words
     if program == "raftwood":
         return command_line.run(arguments)
+    if program == "python":
+        return _run_python(arguments)
     warnings.simplefilter("error")
     runpy.run_path(arguments[0], run_name="__main__")
     return 0
 
 
+def _run_python(arguments: list[str]) -> int:
+    if arguments[0] != "-m":
+        os.execv(sys.executable, [sys.executable, *arguments])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [os.getcwd(), *(each for each in given if each not in sys.path)]
+    sys.argv = arguments[1:]
+    runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    return 0
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -10,7 +10,9 @@ import msgspec
 import psutil
 
 from raftwood.pipeline.offsets import Offset
+from raftwood.pipeline.session import LOCAL
 from tests.kits.pipeline.copying_query import Job
+from tests.kits.pipeline.quick_python import python_of_spark
 
 STEP_S_MAX = 300.0
 """From a cold start to a first micro-batch, or what is left to its end, on a busy machine."""
@@ -25,6 +27,8 @@ class CopyingDriver:
         self._job_file = folder / "job.json"
         self._job_file.write_bytes(msgspec.json.encode(job))
         self._checkpoint = Path(job.checkpoint)
+        # On a cluster, a fault strikes the Java process that a worker is below.
+        self._python = python_of_spark() if job.master == LOCAL else {}
         self._log = folder / "driver.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._orphans: list[psutil.Process] = []
@@ -36,7 +40,7 @@ class CopyingDriver:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | self._python,
             )
 
     # How far it is

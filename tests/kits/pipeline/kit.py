@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raftwood.base.codecs import Codec
 from raftwood.base.errors import AlreadyExists
 from raftwood.loghub.batches import Batch, Format
-from raftwood.loghub.client import LogHubClient
+from raftwood.loghub.client import LogHubClient, ProducerSettings
 from raftwood.loghub.wire import PutRequest, encode_put
 from raftwood.logservice.client import LogClient
 from raftwood.pipeline.hub import Hub as PipelineHub
@@ -43,9 +43,16 @@ class Hub:
         self.client.create_logstore(PROJECT, name, shard_count=shards)
         return name
 
-    def fill(self, logstore: str, numbers: Iterable[int], **shared: Any) -> None:
+    def fill(
+        self,
+        logstore: str,
+        numbers: Iterable[int],
+        *,
+        settings: ProducerSettings | None = None,
+        **shared: Any,
+    ) -> None:
         """Records with a number and a text, by key, as LogGroups."""
-        with self.client.producer(PROJECT, logstore) as producer:
+        with self.client.producer(PROJECT, logstore, settings=settings) as producer:
             for number in numbers:
                 contents = {"n": str(number), "text": f"text {number}"}
                 producer.send(contents, key=str(number), **shared)

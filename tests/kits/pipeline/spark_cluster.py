@@ -13,6 +13,7 @@ import pyspark
 from raftwood.pipeline.java import java_home
 from raftwood.pipeline.session import LOCAL
 from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
+from tests.kits.pipeline.quick_python import python_of_spark
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -46,6 +47,9 @@ class SparkServer:
     def _begin(self) -> str:
         raise NotImplementedError
 
+    def _python(self) -> dict[str, str]:
+        return {"PYSPARK_PYTHON": sys.executable}
+
     def _start(
         self, name: str, *arguments: str, says: re.Pattern[str], memory: str = "256m"
     ) -> str:
@@ -63,9 +67,9 @@ class SparkServer:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_DAEMON_MEMORY": memory,
                     "SPARK_DAEMON_JAVA_OPTS": quick_java(),
-                    "PYSPARK_PYTHON": sys.executable,
                     # Executors, and the Python workers below them, have it from here.
                     "PYTHONPATH": os.pathsep.join(sys.path),
+                    **self._python(),
                 },
             )
         self._processes.append(process)
@@ -117,3 +121,6 @@ class SparkConnectServer(SparkServer):
             memory="768m",
         )
         return f"sc://127.0.0.1:{port}"
+
+    def _python(self) -> dict[str, str]:
+        return python_of_spark()

@@ -30,6 +30,7 @@ from kazoo.client import KazooClient
 
 from raftwood.net.tls import TlsFiles
 from tests.kits.install import maven
+from tests.kits.install.java_classes import with_archive
 from tests.kits.ports import free_ports
 from tests.kits.servers import zookeeper as zookeeper_server
 from tests.kits.servers.zookeeper import ZooKeeperServer
@@ -64,6 +65,14 @@ def install() -> Path:
     return maven.install("bookkeeper", *LIBRARIES)
 
 
+def _quick_java() -> tuple[str, ...]:
+    def train(option: str) -> None:
+        with BookKeeperCluster(bookies=1, java=(option,)) as cluster:
+            cluster.bookies[0].kill(signal.SIGTERM)
+
+    return with_archive(install(), train)
+
+
 def java_command(folder: Path, *arguments: str, classes: str = "") -> list[str]:
     """A Java machine with BookKeeper's libraries that logs warnings alone to its output."""
     logging = folder / "log4j2.xml"
@@ -75,8 +84,18 @@ def java_command(folder: Path, *arguments: str, classes: str = "") -> list[str]:
 class Bookie:
     """One bookie process with a folder of its own."""
 
-    def __init__(self, folder: Path, zookeeper: str, *, name: str, settings: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        zookeeper: str,
+        *,
+        name: str,
+        settings: Sequence[str],
+        java: tuple[str, ...] | None = None,
+    ) -> None:
+        """`java` are options of Java instead of those for a quick start."""
         self.folder = folder
+        self._java = java
         self._zookeeper = zookeeper
         self._name = name
         self._settings = settings
@@ -100,10 +119,11 @@ class Bookie:
         self.folder.mkdir(exist_ok=True)
         self.configuration.write_text("\n".join((*self._lines(), *self._settings)) + "\n")
         main = ("org.apache.bookkeeper.server.Main", "--conf", str(self.configuration))
-        heap = ("-Xmx128m", "-XX:MaxDirectMemorySize=128m")
+        quick = _quick_java() if self._java is None else self._java
+        options = ("-Xmx128m", "-XX:MaxDirectMemorySize=128m", *quick)
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                java_command(self.folder, *heap, *main), stdout=output, stderr=output
+                java_command(self.folder, *options, *main), stdout=output, stderr=output
             )
 
     def _lines(self) -> tuple[str, ...]:
@@ -194,9 +214,16 @@ class Bookie:
 class BookKeeperCluster:
     """A ZooKeeper server and bookies; all end with the block."""
 
-    def __init__(self, *, bookies: int = 4, folder: Path | None = None) -> None:
-        """The data go below the folder, or to where temporary files do."""
+    def __init__(
+        self,
+        *,
+        bookies: int = 4,
+        folder: Path | None = None,
+        java: tuple[str, ...] | None = None,
+    ) -> None:
+        """The data go below the folder, or to where temporary files do; `java` as a bookie's."""
         self._count = bookies
+        self._java = java
         self._parent = folder
         self._ends = ExitStack()
         self.tls = TlsFiles()
@@ -224,6 +251,7 @@ class BookKeeperCluster:
                         self.zookeeper.address,
                         name=name,
                         settings=settings,
+                        java=self._java,
                     )
                     self.bookies.append(bookie)
                     bookie.launch()

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.kits.install import maven
+from tests.kits.install.java_classes import with_archive
 from tests.kits.ports import free_ports
 
 VERSION = "3.9.4"
@@ -34,11 +35,21 @@ def install() -> Path:
     return maven.install("zookeeper", *LIBRARIES)
 
 
+def _quick_java() -> tuple[str, ...]:
+    def train(option: str) -> None:
+        with ZooKeeperServer(java=(option,)) as server:
+            server.kill(signal.SIGTERM)
+
+    return with_archive(install(), train)
+
+
 class ZooKeeperServer:
     """One server process with a data folder of its own; ends with the block."""
 
-    def __init__(self, *settings: str, port: int = 0) -> None:
+    def __init__(self, *settings: str, port: int = 0, java: tuple[str, ...] | None = None) -> None:
+        """`java` are options of Java instead of those for a quick start."""
         self._settings = settings
+        self._java = java
         self._folder = tempfile.TemporaryDirectory()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
@@ -88,7 +99,8 @@ class ZooKeeperServer:
             *self._settings,
         )
         configuration.write_text("\n".join(lines) + "\n")
-        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+        quick = _quick_java() if self._java is None else self._java
+        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *quick)
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with self._log().open("ab") as output:
             self._process = subprocess.Popen(
@@ -116,10 +128,10 @@ class ZooKeeperServer:
             return ""
         return said if said.startswith("Zookeeper version") else ""
 
-    def kill(self) -> None:
-        """As a crash: with -9."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """As a crash: with -9; or in order, with SIGTERM."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(number)
             self._process.wait()
             self._process = None
 

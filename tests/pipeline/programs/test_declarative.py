@@ -14,6 +14,7 @@ from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.java import java_home
 from tests.kits.pipeline.processes import REPOSITORY, run
 from tests.kits.pipeline.quick_java import QUICK_SPARK
+from tests.kits.pipeline.quick_python import python_of_spark
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -55,11 +56,11 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
                 SPARK_HOME=str(SPARK_HOME),
                 SPARK_LOCAL_IP="127.0.0.1",
                 JAVA_HOME=java_home(),
-                PYSPARK_PYTHON=sys.executable,
                 PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
                 RAFTWOOD_LOGHUB_CLIENT__GATEWAYS=part.native,
                 RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY=part.access_key_id,
                 RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET=part.access_key_secret,
+                **python_of_spark(),
             )
             assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
             stored = [record.contents for record in client.reader("web", "errors")]

@@ -122,7 +122,10 @@ _with_changes = partial(run, events=EVENTS, **_CHANGES)
 
 MUTANTS = {
     "recovery reads without fencing": Mutant(
-        _in_races, replaced(Recoverer, reads_fence=False), harm=Harm.CLOSED_BEFORE_ACKED
+        _in_races,
+        replaced(Recoverer, reads_fence=False),
+        harm=Harm.CLOSED_BEFORE_ACKED,
+        first=35,
     ),
     "a damaged entry is a missing one": Mutant(
         partial(run, events=EVENTS, **_DAMAGE),
@@ -138,6 +141,7 @@ MUTANTS = {
         partial(run, events=EVENTS, **_WIPED),
         replaced(Limbo, refusal_of_add=lambda *_, **__: None),
         harm=Harm.UNFENCED_ACK,
+        first=23,
     ),
     "silence is a miss": Mutant(
         _in_any_weather, replaced(Finding, unknown=silence_is_a_miss), harm=Harm.CLOSED_BEFORE_ACKED

@@ -154,7 +154,7 @@ MUTANTS = {
         partial(run, **_WIPES),
         replaced(Limbo, doubt=lambda *_: None),
         harm=Harm.CLOSED_BEFORE_ACKED,
-        first=50,
+        first=166,
     ),
     "a repair names the new holder before it has the entries": Mutant(
         partial(run, **_WIPES),

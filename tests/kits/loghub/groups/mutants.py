@@ -61,7 +61,7 @@ MUTANTS = {
     "overwrites what another gateway wrote": Mutant(
         _run,
         replaced(SlowStore, transact=_transact_whatever_is_there),
-        first=7,
+        first=24,
     ),
     "renews a lease after it read": Mutant(
         _run,
@@ -69,10 +69,10 @@ MUTANTS = {
             replaced(GroupMembers, renew=_remembered),
             replaced(ConsumerGroups, _changed=_change_and_renew),
         ),
-        first=6,
+        first=58,
     ),
     "renews no lease": Mutant(_run, replaced(GroupMembers, renew=_remembered)),
     "tells what was refused": Mutant(
-        _run, replaced(SlowStore, transact=_transact_as_told), first=50
+        _run, replaced(SlowStore, transact=_transact_as_told), first=13
     ),
 }

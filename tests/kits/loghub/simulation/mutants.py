@@ -215,6 +215,6 @@ MUTANTS = {
         first=1,
     ),
     "trusts what it knew of new shards": Mutant(
-        _with_stalls, replaced(Streams, _shard=_known_shard), harm="which is there"
+        _with_stalls, replaced(Streams, _shard=_known_shard), first=25, harm="which is there"
     ),
 }

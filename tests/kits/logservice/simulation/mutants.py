@@ -188,7 +188,7 @@ MUTANTS = {
     "answers repetitions with their own place": Mutant(
         _ON_A_BAD_NETWORK,
         replaced(LogState, _repeated=_answer_with_its_own_place),
-        first=1,
+        first=9,
         harm="exactly once|acked and lost",
     ),
     "checks the lease when proposed": Mutant(
@@ -197,7 +197,7 @@ MUTANTS = {
             replaced(ShardService, _check_append=_check_the_lease_too),
             replaced(LogState, _append=_append_by_anybody),
         ),
-        first=7,
+        first=9,
         harm="without the lease",
     ),
     "cuts to the applied index": Mutant(

@@ -204,6 +204,7 @@ MUTANTS = {
     "answers out of order": Mutant(
         _weather(_power, Cluster(faults_s=15.0, pause_s=0.08)),
         replaced(Turns, _respond_in_order=Turns._respond),
+        first=14,
     ),
     "applies out of order": Mutant(_FAR_AWAY, replaced(Applier, _apply_commands=_apply_backwards)),
     "disk without sync": Mutant(
@@ -214,7 +215,7 @@ MUTANTS = {
     ),
     "reads by lease": Mutant(_FAR_AWAY, replaced(Replica, begin_reads=_read_by_lease)),
     "reads join a round under way": Mutant(
-        _FAR_AWAY, replaced(Reads, add=_join_a_round_under_way), first=11
+        _FAR_AWAY, replaced(Reads, add=_join_a_round_under_way), first=1
     ),
     "releases answers of later writes": Mutant(
         _IN_POWER_CUTS, replaced(Turns, _release=_release_all), first=4
@@ -227,7 +228,7 @@ MUTANTS = {
         _FAR_AWAY, replaced(SessionTable, encoded=_encoded_without_sessions), first=1
     ),
     "loses membership entries": Mutant(
-        _weather(_network, _CHANGING), replaced(Applier, _apply_change=_lose_some_changes), first=4
+        _weather(_network, _CHANGING), replaced(Applier, _apply_change=_lose_some_changes), first=5
     ),
     "saves the membership before the last change": Mutant(
         _weather(_crashes, _CHANGING), saves_the_membership_before_the_last_change, first=1
@@ -236,7 +237,7 @@ MUTANTS = {
     "stores changes without the commit index": Mutant(
         _weather(_kills_and_partitions, Cluster(faults_s=40.0, pause_s=0.3, change_every_s=0.5)),
         replaced(writes, _plan_commit=_write_nothing),
-        first=7,
+        first=10,
     ),
 }
 

@@ -235,12 +235,13 @@ MUTANTS = {
     "divergence is not undone": Mutant(
         partial(run, config=SAFE),
         replaced(StoredPartition, touched=_touches_nothing),
-        first=1,
+        first=16,
         harm=Harm.GHOST,
     ),
     "relative times to live": Mutant(
         partial(run, config=SAFE),
         replaced(following, as_arrived=_counts_from_arrival),
+        first=5,
         harm=Harm.GHOST,
     ),
     "the engine is ahead of the binlog": Mutant(
@@ -251,7 +252,7 @@ MUTANTS = {
             replaced(engines, FLUSHES_BY_ITSELF=1.0),
             replaced(world, SETTINGS=[StoreSettings(sync_interval_ms=1_000)]),
         ),
-        first=9,
+        first=4,
         harm=Harm.STALLED,
     ),
     "global epochs have to be equal": Mutant(
