@@ -6,7 +6,7 @@ import hashlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +341,28 @@ def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
                     assert await third.is_cut()
                 first.send(b"<1>c\n")
                 await kit.stored_when(3)
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["syslog", "fluent"])
+def test_connections_that_send_nothing_do_not_keep_senders_out(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        given = (
+            syslog(connections_max=20)
+            if way == "syslog"
+            else fluent(connections_max=20, fluent_shared_key=KEY, fluent_peers=())
+        )
+        async with AsyncExitStack() as stack, ways_in_kit(tmp_path, given) as kit:
+            port = port_of(kit)
+            silent = [await stack.enter_async_context(connected(port)) for _ in range(40)]
+            async with connected(port) as sender:
+                if way == "syslog":
+                    sender.send(b"<1>hello\n")
+                    await kit.stored_when(1)
+                else:
+                    assert (await sender.answer())[0] == "HELO"
+            assert await silent[0].is_cut()
 
     run(main())
 

@@ -10,7 +10,7 @@ from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.acks import StaticAcks
-from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
+from tests.kits.zeppelin.data_client import Client, connected, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 
@@ -298,5 +298,22 @@ def test_connections_above_the_most_are_refused() -> None:
         async with connected(single_node(), logs_in=False, connections_max=0) as client:
             assert await client.answers(1) == ["ERR max number of clients reached"]
             assert await client.reader.read() == b""
+
+    in_virtual_time(main())
+
+
+def test_clients_that_do_not_log_in_do_not_keep_others_out() -> None:
+    async def main() -> None:
+        async with connected(single_node(), connections_max=24) as client:
+            port = client.server.port
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            late = Client(client.server, *await asyncio.open_connection("127.0.0.1", port))
+            assert await late(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+            assert await client("PING") == ["PONG"]
+            told = await silent[0][0].read()
+            assert told.startswith(b"-ERR the connection made room for another")
+            assert client.server.admission.dropped["unauthenticated"] >= 24
+            for _, writer in [*silent, (late.reader, late.writer)]:
+                writer.transport.abort()
 
     in_virtual_time(main())
