@@ -271,7 +271,8 @@ MESSAGES = {
     LINES: lambda answer: answer.json["error"]["message"],
     "/_bulk": lambda answer: answer.json["error"]["root_cause"][0]["reason"],
     "/loki/api/v1/push": lambda answer: answer.body.decode(),
-    "/v1/logs": lambda answer: answer.json["message"],
+    # Without its headers, of which there are none yet, a request of OTLP is one of protobuf.
+    "/v1/logs": lambda answer: answer.body.decode("utf-8", "replace"),
 }
 
 
