@@ -13,8 +13,8 @@ from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.ways_in.peers import Peers
-from raftwood.loghub.server.ways_in.putting import Place, Putting
-from raftwood.loghub.server.ways_in.records import Section
+from raftwood.loghub.server.ways_in.putting import Place, Putting, gathered
+from raftwood.loghub.server.ways_in.records import Section, sliced
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import (
     CLOSE_S_MAX,
@@ -75,7 +75,8 @@ class SyslogServer(SocketServer):
     async def _put(self, connection: Connection, frames: list[bytes]) -> None:
         if frames:
             connection.authenticated()
-            await connection.put([self.section(frames)])
+            parts = (self.section(part) for part in sliced(frames, len))
+            await connection.put(await gathered(parts, records_max=len(frames)))
 
     def section(self, frames: list[bytes]) -> Section:
         now_ns = self.putting.now_ns()
