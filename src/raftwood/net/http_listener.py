@@ -30,6 +30,7 @@ from raftwood.net.listeners import stop_accepting
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
+HANDSHAKE_S_MAX: Final = 10.0
 LINGER_S_MAX: Final = 5.0
 """For a client to read why it was refused, while what it still sends is thrown away."""
 LINGERING_MAX: Final = 64
@@ -106,7 +107,9 @@ class HttpListener:
                 name.strip("[]"),
                 int(port),
                 ssl=tls,
-                ssl_handshake_timeout=None if tls is None else limits.request_ms / 1000,
+                ssl_handshake_timeout=(
+                    None if tls is None else min(HANDSHAKE_S_MAX, limits.request_ms / 1000)
+                ),
             )
         except OSError as error:
             raise Unavailable(
