@@ -57,8 +57,8 @@ def bulk() -> Callable[[], Iterable[Section]]:
     body = "".join(f'{{"create":{{}}}}\n{json.dumps(each)}\n' for each in DOCUMENTS).encode()
 
     def decode() -> Iterable[Section]:
-        items = list(elasticsearch.decode(body, index="app", received_ns=NOW_NS))
-        items = [item for item in items if isinstance(item, elasticsearch.Item)]
+        found = elasticsearch.decode(body, index="app", received_ns=NOW_NS)
+        items = [each for each in found if isinstance(each, elasticsearch.Item)]
         list(elasticsearch.encode_answer(items, made_ids=[""] * RECORDS, took_ms=1))
         return [Section({}, [item.record for item in items if item.record is not None])]
 

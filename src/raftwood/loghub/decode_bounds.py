@@ -216,8 +216,8 @@ def check_protobuf(
     data: bytes, at: int, end: int, children: Children, bounds: DecodeBounds, name: str
 ) -> None:
     """`BatchTooLarge` for a message that is above a bound, with all that it is made of."""
-    # A field has two bytes at least.
-    if end - at <= 2 * min(bounds.keys_max, bounds.values_max, bounds.nesting_max * 8):
+    # A field has two bytes at least, and protobuf itself ends at a hundred levels.
+    if end - at <= 2 * min(bounds.keys_max, bounds.values_max):
         return
     fields = ProtobufFields(data, name, fields_max=4 * bounds.values_max)
     waiting = [(at, end, children, 0)]

@@ -32,7 +32,7 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def listening(application: Any = echo, **limits: int) -> AsyncIterator[HttpListener]:
+async def listening(application: Any = echo, **limits: Any) -> AsyncIterator[HttpListener]:
     listener = await HttpListener.start(application, "127.0.0.1:0", HttpLimits(**limits))
     try:
         yield listener

@@ -18,11 +18,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError, Unavailable
+from raftwood.loghub.decode_bounds import RECORDS_MAX
 from raftwood.loghub.errors import QuotaExceeded
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
-from raftwood.loghub.server.ways_in.putting import RECORDS_MAX, gathered
+from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings

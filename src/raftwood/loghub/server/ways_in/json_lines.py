@@ -1,6 +1,5 @@
 """JSON lines, or one JSON array, of objects: each a record."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,6 +8,7 @@ import msgspec
 from raftwood.base.files import Buffer
 from raftwood.loghub.decode_bounds import (
     DEFAULT_BOUNDS,
+    SLICE_BYTES,
     DecodeBounds,
     check_json,
     check_json_document,
@@ -26,7 +26,6 @@ from raftwood.loghub.server.ways_in.json_records import (
 from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
 
 _decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_ARRAY: Final = re.compile(rb"\s*\[")
 _Line = tuple[int, bytes | msgspec.Raw]
 
 
@@ -44,7 +43,7 @@ def decode(
     fields = (time_field,) if time_field else TIME_FIELDS
     data = bytes(body)
     lines, name = _lines(data), "line {}"
-    if _ARRAY.match(data):
+    if data[:SLICE_BYTES].lstrip()[:1] == b"[":
         for _ in check_json_document(data, bounds, "the JSON array"):
             yield PAUSE
         lines, name = _items(data), "item {} of the array"
