@@ -329,6 +329,19 @@ def test_a_peer_that_does_not_read_its_acks_is_cut(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_event_with_too_many_keys_is_left_out_and_its_chunk_acked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, fluent()) as kit, connected(port_of(kit)) as peer:
+            large = {f"key {number}": number for number in range(5_000)}
+            events = [[1_700_000_000, large], [1_700_000_000, {"message": "small"}]]
+            peer.message("tag", events, {"chunk": "c"})
+            assert await peer.answer() == {"ack": "c"}
+            (stored,) = await kit.stored()
+            assert stored.contents == {"message": "small"}
+
+    run(main())
+
+
 def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path, syslog(connections_max=2)) as kit:
