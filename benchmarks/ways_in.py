@@ -1,18 +1,23 @@
 """What LogHub's ways in cost a gateway: `python -m benchmarks.ways_in`.
 
 Requests of 1000 records with six fields each, from the bytes of the wire to the compressed batch
-that is put; CPU time alone counts.
+that is put; CPU time alone counts. `--holds` shows how long the loop is held at most in between, by
+requests of 8 MB, by those whose records are few and large, and by bombs.
 """
 
+import argparse
+import asyncio
 import gzip
 import json
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import cramjam
 import msgpack
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
     fluent_messages,
@@ -21,6 +26,7 @@ from raftwood.loghub.server.ways_in import (
     otlp,
     syslog,
 )
+from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import Section, pack
 
 RECORDS = 1_000
@@ -51,8 +57,9 @@ def bulk() -> Callable[[], Iterable[Section]]:
     body = "".join(f'{{"create":{{}}}}\n{json.dumps(each)}\n' for each in DOCUMENTS).encode()
 
     def decode() -> Iterable[Section]:
-        items = list(elasticsearch.decode(body, index="app", received_ns=NOW_NS))
-        elasticsearch.encode_answer(items, made_ids=[""] * RECORDS, took_ms=1)
+        found = elasticsearch.decode(body, index="app", received_ns=NOW_NS)
+        items = [each for each in found if isinstance(each, elasticsearch.Item)]
+        list(elasticsearch.encode_answer(items, made_ids=[""] * RECORDS, took_ms=1))
         return [Section({}, [item.record for item in items if item.record is not None])]
 
     return decode
@@ -143,12 +150,91 @@ def records_per_second(decode: Callable[[], Iterable[Section]]) -> float:
     for _ in range(ROUNDS):
         began = time.process_time()
         for packed in pack(list(decode()), bytes_max=BYTES_MAX):
-            packed.batch()
+            if packed is not None:
+                packed.batch()
         best = min(best, time.process_time() - began)
     return RECORDS / best
 
 
+def large_requests() -> dict[str, Callable[[], Iterable[Any]]]:
+    """Each of about 8 MB."""
+    copies = 45
+    documents = [json.dumps(each) for each in DOCUMENTS] * copies
+    as_lines = "\n".join(documents).encode()
+    as_array = ("[" + ",".join(documents) + "]").encode()
+    as_bulk = "".join(f'{{"create":{{}}}}\n{each}\n' for each in documents).encode()
+    large = b"\n".join([b'{"message":"%s"}' % (b"x" * 1_000_000)] * 8)
+    many_keys = b"{" + b",".join(b'"k%07d":1' % number for number in range(700_000)) + b"}"
+    many_items = b"[" + b"1," * 4_000_000 + b"1]"
+    values = [[str(NOW_NS), message] for message in MESSAGES] * 90
+    push = {"streams": [{"stream": {"app": "shop"}, "values": values}]}
+    as_push = json.dumps(push).encode()
+    request = ExportLogsServiceRequest()
+    scope = request.resource_logs.add().scope_logs.add()
+    for message in MESSAGES * 90:
+        record = scope.log_records.add(time_unix_nano=NOW_NS, severity_text="INFO")
+        record.body.string_value = message
+        record.attributes.add(key="host").value.string_value = "web-1"
+    as_export = request.SerializeToString()
+
+    def in_lines(body: bytes) -> Callable[[], Iterable[Section]]:
+        return lambda: json_lines.decode(body, received_ns=NOW_NS)
+
+    return {
+        "lines": in_lines(as_lines),
+        "lines of 1 MB": in_lines(large),
+        "array": in_lines(as_array),
+        "bulk": lambda: elasticsearch.decode(as_bulk, index="app", received_ns=NOW_NS),
+        "Loki JSON": lambda: loki.decode_json(as_push, received_ns=NOW_NS),
+        "OTLP protobuf": lambda: otlp.decode(as_export, is_json=False, received_ns=NOW_NS),
+        "700,000 keys": in_lines(many_keys),
+        "4,000,000 items": in_lines(many_items),
+        "blank lines": in_lines(b"\n" * (8 << 20)),
+    }
+
+
+async def longest_hold_ms(decode: Callable[[], Iterable[Any]]) -> tuple[float, str]:
+    """CPU between two turns of the loop, while a request is decoded and packed."""
+    longest_s = 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        while True:
+            began = time.process_time()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.process_time() - began)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    outcome = "taken"
+    try:
+        found = await gathered(decode())
+        sections = [each for each in found if isinstance(each, Section)]
+        items = [each for each in found if isinstance(each, elasticsearch.Item)]
+        if items:
+            sections = [Section({}, [each.record for each in items if each.record is not None])]
+        for packed in pack(sections, bytes_max=4 << 20):
+            if packed is None:
+                await asyncio.sleep(0)
+            else:
+                packed.batch()
+                await asyncio.sleep(0)
+    except RaftwoodError as error:
+        outcome = error.code
+    await asyncio.sleep(0)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    return longest_s * 1_000, outcome
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--holds", action="store_true", help="how long the loop is held at most")
+    if parser.parse_args().holds:
+        for name, request in large_requests().items():
+            held_ms, outcome = asyncio.run(longest_hold_ms(request))
+            print(f"{name:18} holds the loop for {held_ms:7.1f} ms at most, {outcome}")
+        return
     ways = {
         "JSON lines": lines(),
         "OTLP protobuf": otlp_protobuf(),

@@ -94,13 +94,18 @@ def _as_text(arrow: Any, values: Any) -> Any:
 
 
 def read_arrow_stream(
-    data: Buffer, *, bytes_max: int = STREAM_BYTES_MAX, records_max: int = RECORDS_MAX
+    data: Buffer,
+    *,
+    bytes_max: int = STREAM_BYTES_MAX,
+    records_max: int = RECORDS_MAX,
+    is_new: bool = False,
 ) -> "list[pyarrow.RecordBatch]":
     """The record batches of a stranger's stream, without copies, checked to the last offset.
 
     Refused are compressed buffers, whose real size nobody knows, and types whose values can be far
     larger than what was sent: the whole stream may be compressed instead. What is taken can be made
-    LogGroups of, within bounds.
+    LogGroups of, within bounds. One that is not new may have more batches and fields, as it might
+    when release 0.1.0 took it.
     """
     arrow = import_arrow()
     if len(data) > bytes_max:
@@ -110,7 +115,11 @@ def read_arrow_stream(
     try:
         check = import_module("raftwood.loghub.arrow_checks")
         batches: list[Any] = check.checked_batches(
-            data, fields_max=_FIELDS_MAX, records_max=records_max, text_bytes_max=TEXT_BYTES_MAX
+            data,
+            fields_max=_FIELDS_MAX,
+            records_max=records_max,
+            text_bytes_max=TEXT_BYTES_MAX,
+            is_new=is_new,
         )
     except (arrow.ArrowException, OSError, ValueError, UnicodeError) as error:
         raise InvalidInput(f"the body is no Arrow stream: {str(error)[:200]}") from error

@@ -12,6 +12,11 @@ from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge
 
 _DEPTH_MAX: Final = 8
+_STORED_FIELDS_MAX: Final = 1 << 24
+_SCHEMA_BYTES_MAX: Final = 2 << 20
+"""A field takes some fifty bytes, and what libraries note of it a few hundred."""
+_MESSAGES_MAX: Final = 4_096
+"""Each is some work, even where there are no records in it."""
 _CELL_BYTES: Final = 16
 """What a value takes as text beside itself, and a number altogether."""
 _HEADER, _COMPRESSION = 2, 3
@@ -20,16 +25,17 @@ _BATCH_KINDS: Final = ("record batch", "dictionary")
 
 
 def checked_batches(
-    data: Buffer, *, fields_max: int, records_max: int, text_bytes_max: int
+    data: Buffer, *, fields_max: int, records_max: int, text_bytes_max: int, is_new: bool
 ) -> list[Any]:
     """All batches, each validated in full; raises what pyarrow raises, or InvalidInput."""
     source = pyarrow.py_buffer(data)
-    _check_messages(source)
+    _check_messages(source, is_new=is_new)
     reader = pyarrow.ipc.open_stream(source)
     if len(reader.schema) > fields_max:
         raise InvalidInput(f"the Arrow stream has more than {fields_max} columns: put fewer")
+    fields_left = fields_max if is_new else _STORED_FIELDS_MAX
     for field in reader.schema:
-        _check_type(field.name, field.type, depth=0)
+        fields_left = _check_type(field.name, field.type, depth=0, fields_left=fields_left)
     batches = []
     names = sum(len(name) + _CELL_BYTES for name in reader.schema.names)
     records = text_bytes = 0
@@ -54,8 +60,17 @@ def _check_text(text_bytes: int, text_bytes_max: int) -> None:
         )
 
 
-def _check_messages(source: Any) -> None:
-    for message in pyarrow.ipc.MessageReader.open_stream(source):
+def _check_messages(source: Any, *, is_new: bool) -> None:
+    for number, message in enumerate(pyarrow.ipc.MessageReader.open_stream(source)):
+        if number > _MESSAGES_MAX and is_new:
+            raise BatchTooLarge(
+                f"the Arrow stream has more than {_MESSAGES_MAX} batches: put fewer, larger ones"
+            )
+        if not number and message.metadata.size > _SCHEMA_BYTES_MAX and is_new:
+            raise BatchTooLarge(
+                f"the Arrow stream's schema has more than {_SCHEMA_BYTES_MAX} bytes: put fewer "
+                "columns"
+            )
         if message.type in _BATCH_KINDS and _is_compressed(
             message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"
         ):
@@ -92,7 +107,11 @@ def _field_of(metadata: bytes, table: int, number: int) -> int | None:
     return place + int(struct.unpack_from("<I", metadata, place)[0])
 
 
-def _check_type(name: str, kind: Any, *, depth: int) -> None:
+def _check_type(name: str, kind: Any, *, depth: int, fields_left: int) -> int:
+    """Answers how many more fields there may be, those within others included."""
+    if fields_left <= 0:
+        raise BatchTooLarge("the Arrow stream has too many fields within its columns: put fewer")
+    fields_left -= 1
     if depth > _DEPTH_MAX:
         raise InvalidInput(f"column {name!r} is nested too deep: flatten it")
     if types.is_dictionary(kind):
@@ -111,7 +130,9 @@ def _check_type(name: str, kind: Any, *, depth: int) -> None:
         raise InvalidInput(f"column {name!r} has the type {kind}, which is not taken: cast it")
     if types.is_nested(kind):
         for index in range(kind.num_fields):
-            _check_type(name, kind.field(index).type, depth=depth + 1)
+            inner = kind.field(index).type
+            fields_left = _check_type(name, inner, depth=depth + 1, fields_left=fields_left)
+    return fields_left
 
 
 def _text_bytes(array: Any) -> int:

@@ -19,6 +19,7 @@ RECORDS_MAX: Final = 100_000
 """Of one request."""
 SLICE_BYTES: Final = 256 << 10
 """Decoded in one go: a millisecond or two of records as they are, and not many more at worst."""
+_PAUSE_FIELDS: Final = 4_096
 _WINDOW_BYTES: Final = 64 << 10
 _MARKS: Final = b'"[]{},:'
 _NO_MARKS: Final = bytes(set(range(256)) - set(_MARKS))
@@ -52,13 +53,21 @@ DEFAULT_BOUNDS: Final = DecodeBounds()
 # JSON
 
 
-def check_json(data: bytes, bounds: DecodeBounds, name: str) -> None:
-    """`BatchTooLarge` for a record that is above a bound; whether it is JSON the decoder tells."""
+def check_json(data: bytes, bounds: DecodeBounds, name: str, number: int = 0) -> None:
+    """`BatchTooLarge` for a record that is above a bound; whether it is JSON the decoder tells.
+
+    Its name may have a place for its number, which is put there only where it is told.
+    """
     # Characters within texts count too here, so this is never too few; most records end here.
     brackets = data.count(b"[") + data.count(b"{")
-    least = min(bounds.keys_max, bounds.values_max)
-    if brackets <= bounds.nesting_max and brackets + data.count(b",") < least:
-        return
+    if brackets <= bounds.nesting_max:
+        # A value takes two bytes at least, a key more.
+        most = len(data) >> 1
+        if most > bounds.keys_max or most > bounds.values_max:
+            most = brackets + data.count(b",") + 1
+        if most <= bounds.keys_max and most <= bounds.values_max:
+            return
+    name = name.format(number)
     keys = values = depth = 0
     for marks in structure(data):
         keys += marks.count(b":")
@@ -112,6 +121,14 @@ Children: TypeAlias = Mapping[int, "Children"]
 """The fields of a message that are messages, and theirs."""
 
 
+Span: TypeAlias = tuple[int, int, int]
+"""Where a field begins, where its value does, and where it ends."""
+
+
+def span_bytes(span: Span) -> int:
+    return span[2] - span[0]
+
+
 class ProtobufFields:
     """The fields of an encoded message, walked without decoding it: at most so many altogether.
 
@@ -162,6 +179,25 @@ class ProtobufFields:
         except IndexError:
             raise InvalidInput(f"{self.name} cannot be read: it ends within a field") from None
 
+    def split(self, at: int, end: int) -> Iterator[tuple[list[Span], list[Span]] | None]:
+        """A message whose first field says what its second, which is repeated, belongs to: both,
+        and before them None wherever others may have their turn.
+        """
+        first: list[Span] = []
+        second: list[Span] = []
+        for count, (number, start, begin, stop) in enumerate(self.walk(at, end), 1):
+            if number == 2:
+                second.append((start, begin, stop))
+            elif number == 1:
+                first.append((start, begin, stop))
+            if not count % _PAUSE_FIELDS:
+                yield None
+        yield first, second
+
+    def run_of(self, spans: list[Span]) -> bytes:
+        """A message that has these fields, which follow each other, and perhaps some between."""
+        return self.data[spans[0][0] : spans[-1][2]]
+
     def _varint(self, at: int) -> tuple[int, int]:
         data = self.data
         number = shift = 0
@@ -180,8 +216,8 @@ def check_protobuf(
     data: bytes, at: int, end: int, children: Children, bounds: DecodeBounds, name: str
 ) -> None:
     """`BatchTooLarge` for a message that is above a bound, with all that it is made of."""
-    # A field has two bytes at least.
-    if end - at <= 2 * min(bounds.keys_max, bounds.values_max, bounds.nesting_max * 8):
+    # A field has two bytes at least, and protobuf itself ends at a hundred levels.
+    if end - at <= 2 * min(bounds.keys_max, bounds.values_max):
         return
     fields = ProtobufFields(data, name, fields_max=4 * bounds.values_max)
     waiting = [(at, end, children, 0)]

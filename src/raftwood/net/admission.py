@@ -56,7 +56,8 @@ class Admission(Generic[C]):
         """By address, the oldest first."""
         self._unauthenticated_count = 0
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._addresses)
 
     @property
@@ -66,16 +67,20 @@ class Admission(Generic[C]):
     def enter(self, connection: C, address: str) -> Entered[C]:
         """Let a newcomer in, at another's cost where a bound is reached."""
         address = _network(address)
-        reason, victims = "", None
-        if self._counts.get(address, 0) >= self.address_max:
-            reason, victims = "address", self._unauthenticated.get(address)
-        elif len(self._addresses) >= self.connections_max:
-            reason, victims = "total", self._of_busiest_address()
+        is_address_full = self._counts.get(address, 0) >= self.address_max
+        reason = ""
+        if len(self._addresses) >= self.connections_max:
+            reason = "total"
+        elif is_address_full:
+            reason = "address"
         elif self._unauthenticated_count >= self.unauthenticated_max:
-            reason, victims = "unauthenticated", self._of_busiest_address()
+            reason = "unauthenticated"
         displaced = None
         if reason:
             self.dropped[reason] += 1
+            # An address that has all it may have pays itself.
+            of_address = self._unauthenticated.get(address)
+            victims = of_address if is_address_full else self._of_busiest_address()
             if not victims:
                 return Entered(refusal=self._refusal(reason))
             displaced = next(iter(victims))

@@ -31,6 +31,8 @@ from raftwood.net.turns import TurnLimits, Turns
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
+HANDSHAKE_S_MAX: Final = 10.0
+"""Of TLS."""
 LINGER_S_MAX: Final = 5.0
 """For a client to read why it was refused, while what it still sends is thrown away."""
 LINGERING_MAX: Final = 64
@@ -111,7 +113,9 @@ class HttpListener:
                 name.strip("[]"),
                 int(port),
                 ssl=tls,
-                ssl_handshake_timeout=None if tls is None else limits.request_ms / 1000,
+                ssl_handshake_timeout=(
+                    None if tls is None else min(HANDSHAKE_S_MAX, limits.request_ms / 1000)
+                ),
             )
         except OSError as error:
             raise Unavailable(
@@ -358,7 +362,9 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
             return
         lingering.add(self)
-        seconds = min(LINGER_S_MAX, self._limits.request_ms / 1000)
+        seconds = self._limits.request_ms / 1000
+        if self.transport.get_write_buffer_size() == 0:
+            seconds = min(LINGER_S_MAX, seconds)
         self._lingering = self.loop.call_later(seconds, self.transport.abort)
         self._received_bytes = 0
         if self.scheme == "http":

@@ -141,7 +141,9 @@ async def ways_in_kit(
         groups = http_groups(kit.environment, gateway, settings, limits, sls=NoSls())
         front = HttpFront(kit.environment, groups, metrics=metrics)
         sockets = await SocketWays.start(kit.environment, gateway, settings, metrics=metrics)
-        listener = await HttpListener.start(front, "127.0.0.1:0", HttpLimits())
+        listener = await HttpListener.start(
+            front, "127.0.0.1:0", HttpLimits(), explain=front.explain
+        )
         try:
             yield WaysInKit(
                 gateway,

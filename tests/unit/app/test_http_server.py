@@ -363,14 +363,37 @@ def test_each_request_on_a_connection_has_a_time_of_its_own() -> None:
 
 
 @both_loops
-def test_connections_above_the_cap_are_refused_until_others_end(run_on: RunOn) -> None:
+def test_the_oldest_idle_connection_makes_room_for_a_probe(run_on: RunOn) -> None:
     async def main() -> None:
-        settings = HttpSettings(listen="127.0.0.1:0", connections_max=2)
+        settings = HttpSettings(listen="127.0.0.1:0", connections_max=2, request_ms=600_000)
         async with served(settings) as server:
-            writers = [(await connect(server))[1] for _ in range(2)]
+            (oldest, first), (idle, second) = [await connect(server) for _ in range(2)]
             await until(lambda: server._listener.connection_count == 2)
-            with pytest.raises((ConnectionError, IndexError)):
-                await ask(server, "/livez")
+            assert (await ask(server, "/livez")).status == 200
+            assert await oldest.read() == b""
+            second.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            await idle.readuntil(b"ok\n")
+            for writer in (first, second):
+                await end(writer)
+
+    run_on(main())
+
+
+@both_loops
+def test_connections_with_the_token_stay_and_others_are_told_so(run_on: RunOn) -> None:
+    async def main() -> None:
+        settings = HttpSettings(listen="127.0.0.1:0", connections_max=2, keep_alive_ms=600_000)
+        async with served(settings) as server:
+            writers = []
+            for _ in range(2):
+                reader, writer = await connect(server)
+                head = f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+                writer.write(head.encode())
+                assert b" 200 " in await reader.readline()
+                writers.append(writer)
+            answer = await ask(server, "/livez")
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert "connections_max" in answer.body
             for writer in writers:
                 await end(writer)
             await until(lambda: server._listener.connection_count == 0)

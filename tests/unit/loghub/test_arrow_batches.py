@@ -249,6 +249,30 @@ def test_compressed_buffers_are_refused(compression: str) -> None:
         read_arrow_stream(_stream(words, compression=compression))
 
 
+def test_more_fields_and_batches_than_there_may_be_are_refused_before_they_are_read() -> None:
+    empty = pyarrow.record_batch({"a": pyarrow.array([], pyarrow.int8())})
+    many = stream_of(empty.schema, [empty] * 5_000)
+    with pytest.raises(BatchTooLarge, match="batches"):
+        read_arrow_stream(many, is_new=True)
+    # One that is stored stays readable.
+    assert len(read_arrow_stream(many)) == 5_000
+    columns = [(f"k{number}", pyarrow.int8()) for number in range(60_000)]
+    for schema in (pyarrow.schema(columns), pyarrow.schema([("s", pyarrow.struct(columns))])):
+        with pytest.raises(BatchTooLarge, match="schema"):
+            read_arrow_stream(stream_of(schema, []), is_new=True)
+    few = pyarrow.schema([("s", pyarrow.struct(columns[:5_000]))])
+    with pytest.raises(BatchTooLarge, match="fields"):
+        read_arrow_stream(stream_of(few, []), is_new=True)
+
+
+def stream_of(schema: Any, batches: list[Any]) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def test_types_that_can_stand_for_far_more_than_was_sent_are_refused() -> None:
     runs = pyarrow.RunEndEncodedArray.from_arrays([1 << 30], ["x" * 1000])
     for array in (

@@ -1,6 +1,7 @@
 """The HTTP listener: spoken to as a proxy, and by those who want too much of it."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -33,7 +34,7 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def listening(application: Any = echo, **limits: int) -> AsyncIterator[HttpListener]:
+async def listening(application: Any = echo, **limits: Any) -> AsyncIterator[HttpListener]:
     listener = await HttpListener.start(application, "127.0.0.1:0", HttpLimits(**limits))
     try:
         yield listener
@@ -113,6 +114,82 @@ def test_a_head_without_end_is_refused_before_it_takes_memory() -> None:
             assert b" 200 " in await ask(
                 listener, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
             )
+
+    run(main())
+
+
+def sent_whole(listener: HttpListener, data: bytes) -> bytes:
+    """What a client reads that sends all it has first, as most do; an error where it is cut."""
+    host, _, port = listener.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(data)
+        found = b""
+        while part := client.recv(1 << 16):
+            found += part
+        return found
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"y" * 2_000_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414),
+        (b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 2_000_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 300_000 + b"\r\n", 431),
+        (
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1;"
+            + b"y" * 3_000_000,
+            413,
+        ),
+        (b"\x16\x03\x01 no request" + b"x" * 2_000_000, 400),
+    ],
+    ids=["endless url", "url", "header", "headers", "chunk", "none"],
+)
+def test_what_is_above_a_limit_is_answered_and_not_reset(
+    data: bytes, status: int, loop_factory: Any
+) -> None:
+    async def main() -> None:
+        async with listening(request_bytes_max=2_500_000) as listener:
+            answer = await asyncio.to_thread(sent_whole, listener, data)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 %d " % status)
+            assert b"connection: close" in head
+            assert body.endswith(b"\n")
+            assert answer.count(b"HTTP/1.1") == 1
+            assert b" 200 " in await ask(
+                listener, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            )
+
+    run(main(), loop_factory)
+
+
+async def refusing(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answers before it has read anything of the body."""
+    headers = [(b"content-length", b"4"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.body", "body": b"none"})
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+def test_an_answer_before_the_body_was_sent_is_read(loop_factory: Any) -> None:
+    async def main() -> None:
+        async with listening(refusing) as listener:
+            size = 20_000_000
+            head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size
+            answer = await asyncio.to_thread(sent_whole, listener, head + bytes(size))
+            assert answer.endswith(b"\r\n\r\nnone")
+
+    run(main(), loop_factory)
+
+
+def test_who_goes_on_sending_after_an_answer_is_cut_in_the_end() -> None:
+    async def main() -> None:
+        async with listening(refusing, request_bytes_max=1_000_000) as listener:
+            head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000000\r\n\r\n"
+            answer = await ask(listener, head, *[bytes(100_000)] * 1_000)
+            assert answer == b"" or answer.endswith(b"none")
+            assert listener.connection_count == 0
 
     run(main())
 

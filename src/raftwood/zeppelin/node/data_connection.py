@@ -306,6 +306,8 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def refuse(self, reason: str) -> None:
         """Tell a client that it may not stay, and end."""
+        if self._task is not None:
+            self._task.cancel()
         if self._transport is not None:
             self._transport.write(error(f"ERR {reason}"))
             self._transport.close()

@@ -5,6 +5,7 @@ import base64
 import gzip
 import http.client
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError, Unavailable
+from raftwood.loghub.decode_bounds import RECORDS_MAX
 from raftwood.loghub.errors import QuotaExceeded
 from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
-from raftwood.loghub.server.ways_in.putting import RECORDS_MAX, gathered
+from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
@@ -247,6 +249,82 @@ def test_records_of_a_request_are_counted(tmp_path: Path) -> None:
             answer = await ask(kit, LINES, b"{}\n" * (RECORDS_MAX + 1))
             assert answer.status == 413
             assert str(RECORDS_MAX) in answer.json["error"]["message"]
+            assert await kit.stored() == []
+
+    run(main())
+
+
+# Limits
+
+
+def posted_at_once(kit: WaysInKit, head: bytes, body: bytes = b"") -> Answered:
+    """By a client that reads its answer only once it has sent all."""
+    with socket.create_connection(("127.0.0.1", kit.port), timeout=60) as client:
+        client.sendall(head)
+        client.sendall(body)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return Answered(answer.status, headers, answer.read())
+
+
+MESSAGES = {
+    LINES: lambda answer: answer.json["error"]["message"],
+    "/_bulk": lambda answer: answer.json["error"]["root_cause"][0]["reason"],
+    "/loki/api/v1/push": lambda answer: answer.body.decode(),
+    # Without its headers, of which there are none yet, a request of OTLP is one of protobuf.
+    "/v1/logs": lambda answer: answer.body.decode("utf-8", "replace"),
+}
+
+
+@pytest.mark.parametrize("path", MESSAGES)
+def test_what_is_above_a_limit_is_told_as_the_way_in_tells_errors(
+    tmp_path: Path, path: str
+) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            line = f"POST {path} HTTP/1.1\r\n".encode()
+            long_url = f"POST {path}?x={'y' * 200_000} HTTP/1.1\r\n".encode()
+            lines = {"host": "x", "content-type": "application/json", **basic(kit.writer)}
+            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode()
+            size = 50_000_000
+            length = b"content-length: %d\r\n" % size
+            long_header = b"x: " + b"y" * 500_000 + b"\r\n"
+            for request, body, status, named in (
+                (line + head + length + b"connection: close\r\n\r\n", bytes(size), 413, "bytes"),
+                (line + head + length + b"\r\n", bytes(size), 413, "bytes"),
+                (line + head + long_header + b"\r\n", b"", 431, "headers"),
+                (long_url + head + b"\r\n", b"", 414, "URL"),
+            ):
+                answer = await asyncio.to_thread(posted_at_once, kit, request, body)
+                assert answer.status == status
+                assert answer.headers["connection"] == "close"
+                assert named in MESSAGES[path](answer)
+            assert (await ask(kit, LINES, b"{}")).status == 200
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "type_"),
+    [
+        (LINES, b'{"a": [' + b"1," * 20_000 + b"1]}", ""),
+        (LINES, b"[" + b"1," * 600_000 + b"1]", ""),
+        (LINES, b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", ""),
+        ("/_bulk", b'{"create":{"_id":' + b"[" * 100 + b"]" * 100 + b"}}\n{}", ""),
+        ("/v1/logs", b'{"resourceLogs":[' + b"{}," * 600_000 + b"{}]}", "application/json"),
+        ("/v1/logs", b"\x0a\x00" * 200_000, "application/x-protobuf"),
+        ("/loki/api/v1/push", b'{"streams":[' + b"{}," * 600_000 + b"{}]}", "application/json"),
+        ("/loki/api/v1/push", cramjam.snappy.compress_raw(b"\x0a\x04\x0a\x02{}" * 100_000), ""),
+    ],
+)
+def test_what_has_too_many_parts_is_refused(
+    tmp_path: Path, path: str, body: bytes, type_: str
+) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            answer = await ask(kit, path, bytes(body), Content_Type=type_)
+            assert answer.status == 413, answer.body
             assert await kit.stored() == []
 
     run(main())

@@ -333,6 +333,19 @@ def test_a_peer_that_does_not_read_its_acks_is_cut(tmp_path: Path) -> None:
     run(main())
 
 
+def test_an_event_with_too_many_keys_is_left_out_and_its_chunk_acked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, fluent()) as kit, connected(port_of(kit)) as peer:
+            large = {f"key {number}": number for number in range(5_000)}
+            events = [[1_700_000_000, large], [1_700_000_000, {"message": "small"}]]
+            peer.message("tag", events, {"chunk": "c"})
+            assert await peer.answer() == {"ack": "c"}
+            (stored,) = await kit.stored()
+            assert stored.contents == {"message": "small"}
+
+    run(main())
+
+
 def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path, syslog(connections_max=2)) as kit:
@@ -345,6 +358,28 @@ def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
                     assert await third.is_cut()
                 first.send(b"<1>c\n")
                 await kit.stored_when(3)
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["syslog", "fluent"])
+def test_connections_that_send_nothing_do_not_keep_senders_out(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        given = (
+            syslog(connections_max=20)
+            if way == "syslog"
+            else fluent(connections_max=20, fluent_shared_key=KEY, fluent_peers=())
+        )
+        async with AsyncExitStack() as stack, ways_in_kit(tmp_path, given) as kit:
+            port = port_of(kit)
+            silent = [await stack.enter_async_context(connected(port)) for _ in range(40)]
+            async with connected(port) as sender:
+                if way == "syslog":
+                    sender.send(b"<1>hello\n")
+                    await kit.stored_when(1)
+                else:
+                    assert (await sender.answer())[0] == "HELO"
+            assert await silent[0].is_cut()
 
     run(main())
 

@@ -14,7 +14,7 @@ from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time, run, until
 from tests.kits.turns import counting
 from tests.kits.zeppelin.acks import StaticAcks
-from tests.kits.zeppelin.data_client import connected, connected_to, key_of, two_nodes
+from tests.kits.zeppelin.data_client import Client, connected, connected_to, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
 
@@ -381,5 +381,22 @@ def test_less_is_taken_of_what_clients_offer_while_the_disk_is_behind() -> None:
             nonlocal is_behind
             is_behind = False
             assert await client.answers(5_000, 60) == ["OK"] * 5_000
+
+    in_virtual_time(main())
+
+
+def test_clients_that_do_not_log_in_do_not_keep_others_out() -> None:
+    async def main() -> None:
+        async with connected(single_node(), connections_max=24) as client:
+            port = client.server.port
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            late = Client(client.server, *await asyncio.open_connection("127.0.0.1", port))
+            assert await late(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+            assert await client("PING") == ["PONG"]
+            told = await silent[0][0].read()
+            assert told.startswith(b"-ERR the connection made room for another")
+            assert client.server.admission.dropped["unauthenticated"] >= 24
+            for _, writer in [*silent, (late.reader, late.writer)]:
+                writer.transport.abort()
 
     in_virtual_time(main())

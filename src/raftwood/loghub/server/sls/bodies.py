@@ -19,7 +19,7 @@ from raftwood.loghub.decode_bounds import (
 )
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.log_groups import decode_log_group
-from raftwood.loghub.server.http.content import inflate
+from raftwood.loghub.server.http.content import inflate_in_turns
 from raftwood.loghub.server.http.request import Request
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -52,7 +52,7 @@ async def batch_of(
     """What is to be stored; None where there is no record in it."""
     compression = request.header(b"x-log-compresstype").lower()
     if compression in _INFLATED:
-        raw: Buffer = _inflated(body, raw_bytes)
+        raw: Buffer = await _inflated(body, raw_bytes)
         # Stored batches know no deflate.
         stored, codec = compress(raw, Codec.LZ4), Codec.LZ4
     elif compression in _CODECS:
@@ -87,7 +87,8 @@ async def _log_records(raw: bytes, bounds: DecodeBounds) -> int:
                 raise BatchTooLarge(
                     f"the LogGroup has more than {RECORDS_MAX} logs: put several smaller ones"
                 )
-            check_protobuf(raw, at, end, _CONTENTS, bounds, f"log {records} of {name}")
+            if end - at > bounds.keys_max:
+                check_protobuf(raw, at, end, _CONTENTS, bounds, f"log {records} of {name}")
         else:
             others += 1
             if others > bounds.keys_max:
@@ -103,11 +104,11 @@ async def _log_records(raw: bytes, bounds: DecodeBounds) -> int:
 
 
 def _arrow_records(raw: Buffer) -> int:
-    return sum(batch.num_rows for batch in read_arrow_stream(raw, bytes_max=len(raw)))
+    return sum(batch.num_rows for batch in read_arrow_stream(raw, bytes_max=len(raw), is_new=True))
 
 
-def _inflated(body: bytes, raw_bytes: int) -> bytes:
-    raw = inflate(body, _EITHER_FORMAT, bytes_max=raw_bytes)
+async def _inflated(body: bytes, raw_bytes: int) -> bytes:
+    raw = await inflate_in_turns(body, _EITHER_FORMAT, bytes_max=raw_bytes)
     if len(raw) != raw_bytes:
         raise InvalidParameter(
             f"x-log-bodyrawsize says {raw_bytes} bytes, the body has {len(raw)}: give its size "

@@ -49,7 +49,7 @@ _LINE_WORK_BYTES: Final = 256
 """A line is as much work as so many bytes, be it empty."""
 
 
-class Item(msgspec.Struct, kw_only=True):
+class Item(msgspec.Struct, kw_only=True, gc=False):
     """An action of a request; without a record it has failed already."""
 
     action: str
@@ -106,7 +106,7 @@ def decode(
 
 
 def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> Item:
-    check_json(line, bounds, f"the action in line {number}")
+    check_json(line, bounds, "the action in line {}", number)
     try:
         actions = _decode_action(line)
     except UNREADABLE as error:
@@ -135,12 +135,14 @@ def _take_document(
     if item.error_type:
         return
     try:
-        document = decode_object(line, bounds, f"the document in line {number}")
+        check_json(line, bounds, "the document in line {}", number)
+        document = decode_object(line)
     except BatchTooLarge as error:
         item.fail(413, "content_too_long_exception", error.message)
         return
-    except InvalidInput as error:
-        item.fail(400, "document_parsing_exception", error.message)
+    except UNREADABLE as error:
+        why = refused(f"the document in line {number}", error).message
+        item.fail(400, "document_parsing_exception", why)
         return
     contents = contents_of(document)
     if item.id is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError
 from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, DecodeBounds
+from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.http.content import unpacked as unpacked_body
 from raftwood.loghub.server.ways_in import times
 from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
@@ -140,6 +141,8 @@ class Forwarded(msgspec.Struct):
     """`ProtocolError` where an event is none."""
     chunk: bytes | None = None
     """Known once all events are: it stands behind them."""
+    too_large: int = 0
+    """Events above a bound, which are left out: a chunk that is refused comes again for ever."""
 
 
 class _Values:
@@ -217,11 +220,19 @@ def decode_message(
         raise ProtocolError("a Fluent message is no array that begins with a tag")
     found = Forwarded(iter(()))
 
+    def judged(each: _Values) -> Iterator[Any]:
+        try:
+            event = each.next()
+        except BatchTooLarge:
+            found.too_large += 1
+        else:
+            yield event
+
     def events() -> Iterator[Any]:
         left = count - 2
         if values.is_at_array:
             for _ in range(values.array()):
-                yield values.next()
+                yield from judged(values)
         else:
             second = values.next()
             if isinstance(second, bytes):
@@ -231,11 +242,11 @@ def decode_message(
                     second = bytes(unpacked_body(second, "gzip", bytes_max=bytes_max))
                 packed = _Values(second, bounds)
                 while not packed.is_at_end:
-                    yield packed.next()
+                    yield from judged(packed)
                 return
             if not left:
                 raise ProtocolError("a Fluent message has no record")
-            yield second, values.next()
+            yield from ((second, record) for record in judged(values))
             left -= 1
         found.chunk = _chunk(_options(values, left))
 

@@ -7,6 +7,7 @@ import msgpack
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ProtocolError, RaftwoodError, Unauthenticated
+from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.base.sections import ConnectionSettings
 from raftwood.loghub.server.ways_in.fluent_handshake import Handshake
@@ -27,6 +28,7 @@ from raftwood.loghub.server.ways_in.socket_server import (
 )
 from raftwood.net.tls import ServerTls
 
+_log = get_logger("ways_in")
 HANDSHAKE_BYTES_MAX: Final = 4 << 10
 CHUNK_RECORDS_MAX: Final = 1_000_000
 """A chunk that is refused comes again and again, so this is more than any real one has."""
@@ -129,6 +131,9 @@ class FluentServer(SocketServer):
                     bounds=self.settings.bounds,
                 )
                 sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
+                if found.too_large:
+                    self.dropped.inc(found.too_large)
+                    _log.warning("events too large", peer=connection.host, count=found.too_large)
                 if found.chunk is not None:
                     chunks.append(found.chunk)
         except RaftwoodError:

@@ -17,7 +17,7 @@ from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.model import AccessKey, Role, allows
 from raftwood.loghub.server.access import check_role
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.content import unpacked
+from raftwood.loghub.server.http.content import unpacked_in_turns
 from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Headers
@@ -65,7 +65,7 @@ class HttpWay:
         encoding = request.header(b"content-encoding")
         if encoding == own_encoding or not encoding:
             return body
-        data = unpacked(body, encoding, bytes_max=self._limits.raw_bytes_max)
+        data = await unpacked_in_turns(body, encoding, bytes_max=self._limits.raw_bytes_max)
         request.reserve(len(data))
         return data
 

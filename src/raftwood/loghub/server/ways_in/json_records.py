@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.decode_bounds import RECORDS_MAX, DecodeBounds, check_json
+from raftwood.loghub.decode_bounds import RECORDS_MAX
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import times
 
@@ -15,16 +15,8 @@ UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 TIME_FIELDS: Final = ("@timestamp", "timestamp", "time", "ts")
 _LINES_MAX: Final = 4 * RECORDS_MAX
 _encode: Final = msgspec.json.Encoder().encode
-_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def decode_object(data: bytes, bounds: DecodeBounds, name: str) -> dict[str, Any]:
-    """An object within bounds; `InvalidInput` that names what is none."""
-    check_json(data, bounds, name)
-    try:
-        return _decode_object(data)
-    except UNREADABLE as error:
-        raise refused(name, error) from error
+decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+"""After `check_json`."""
 
 
 def lines_of(body: bytes) -> Iterator[tuple[int, bytes]]:

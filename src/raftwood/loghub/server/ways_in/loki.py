@@ -20,9 +20,11 @@ from raftwood.loghub.decode_bounds import (
     Children,
     DecodeBounds,
     ProtobufFields,
+    Span,
     check_json,
     check_json_document,
     check_protobuf,
+    span_bytes,
 )
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import times
@@ -60,7 +62,7 @@ class _Push(msgspec.Struct, frozen=True):
 
 _decode_json: Final = msgspec.json.Decoder(_Push).decode
 _decode_labels: Final = msgspec.json.Decoder(dict[str, str]).decode
-_decode_value: Final = msgspec.json.Decoder(list[str | dict[str, str]]).decode
+_decode_values: Final = msgspec.json.Decoder(list[list[str | dict[str, str]]]).decode
 _NAME: Final = "the push"
 
 
@@ -100,10 +102,10 @@ _pool.Add(_describe())
 PushRequest: Final[Any] = message_factory.GetMessageClass(
     _pool.FindMessageTypeByName(f"{_PACKAGE}.Push")
 )
-Entry: Final[Any] = message_factory.GetMessageClass(
-    _pool.FindMessageTypeByName(f"{_PACKAGE}.Entry")
+Stream: Final[Any] = message_factory.GetMessageClass(
+    _pool.FindMessageTypeByName(f"{_PACKAGE}.Stream")
 )
-_STREAMS, _LABELS, _ENTRIES = 1, 1, 2
+_STREAMS: Final = 1
 _METADATA: Final[Children] = {3: {}}
 
 
@@ -128,14 +130,26 @@ def decode_json(
             yield Section(
                 labels,
                 [
-                    _json_entry(
-                        _decoded(_decode_value, value, bounds, f"value {at} of {name}"),
-                        (at, number),
-                        received_ns,
-                    )
-                    for at, value in part
+                    _json_entry(value, (at, number), received_ns)
+                    for at, value in _values(part, bounds, name)
                 ],
             )
+
+
+def _values(
+    part: list[tuple[int, msgspec.Raw]], bounds: DecodeBounds, name: str
+) -> Iterator[tuple[int, list[str | dict[str, str]]]]:
+    """Decoded together; those that are not small are judged before."""
+    encoded = [bytes(value) for _, value in part]
+    first = part[0][0]
+    for at, data in enumerate(encoded, first):
+        if len(data) > bounds.keys_max:
+            check_json(data, bounds, f"value {at} of {name}")
+    try:
+        values = _decode_values(b"[%b]" % b",".join(encoded))
+    except UNREADABLE as error:
+        raise refused(f"values {first} to {first + len(part) - 1} of {name}", error) from error
+    return zip(range(first, first + len(part)), values, strict=True)
 
 
 def _decoded(
@@ -172,20 +186,35 @@ def decode_protobuf(
     """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
     data = _decompressed(bytes(body), bytes_max)
     push = ProtobufFields(data, _NAME)
-    streams = (each for each in push.walk(0, len(data)) if each[0] == _STREAMS)
-    for number, (_, _, at, end) in enumerate(streams, 1):
-        name = f"the labels of stream {number}"
-        text, entries = b"", []
-        for field, _, begin, stop in push.walk(at, end):
-            if field == _LABELS:
-                text = data[begin:stop]
-            elif field == _ENTRIES:
-                entries.append((begin, stop))
-        labels = parse_labels(text, name, labels_max=bounds.keys_max)
-        if not entries:
-            yield PAUSE
-        for part in sliced(entries, lambda span: span[1] - span[0]):
-            yield Section(labels, [_entry(data, span, received_ns, bounds) for span in part])
+    number = 0
+    for field, _, at, end in push.walk(0, len(data)):
+        if field != _STREAMS:
+            continue
+        number += 1
+        for found in push.split(at, end):
+            labels, entries = found or ([], [])
+            if not entries:
+                yield PAUSE
+            if found is None:
+                continue
+            text = data[labels[-1][1] : labels[-1][2]] if labels else b""
+            name = f"the labels of stream {number}"
+            tags = parse_labels(text, name, labels_max=bounds.keys_max)
+            for part in sliced(entries, span_bytes):
+                yield Section(
+                    tags, [_entry(entry, received_ns) for entry in _entries(push, part, bounds)]
+                )
+
+
+def _entries(push: ProtobufFields, spans: list[Span], bounds: DecodeBounds) -> Any:
+    """Decoded together; those that are not small are judged before."""
+    for span in spans:
+        if span_bytes(span) > bounds.keys_max:
+            check_protobuf(push.data, *span[1:], _METADATA, bounds, "an entry of the push")
+    try:
+        return Stream.FromString(push.run_of(spans)).entries
+    except DecodeError as error:
+        raise InvalidInput("the push is no logproto.PushRequest") from error
 
 
 def _decompressed(body: bytes, bytes_max: int) -> bytes:
@@ -197,13 +226,7 @@ def _decompressed(body: bytes, bytes_max: int) -> bytes:
         raise InvalidInput(f"the push is not compressed by snappy: {str(error)[:200]}") from error
 
 
-def _entry(data: bytes, span: tuple[int, int], received_ns: int, bounds: DecodeBounds) -> bytes:
-    begin, end = span
-    check_protobuf(data, begin, end, _METADATA, bounds, "an entry of the push")
-    try:
-        entry = Entry.FromString(data[begin:end])
-    except DecodeError as error:
-        raise InvalidInput("the push is no logproto.PushRequest") from error
+def _entry(entry: Any, received_ns: int) -> bytes:
     time = entry.timestamp
     time_ns = times.sensible(time.seconds * times.NS_PER_S + time.nanos, received_ns)
     pairs = ((pair.name, pair.value) for pair in entry.metadata)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from raftwood.base.errors import InvalidInput
@@ -23,8 +23,10 @@ from raftwood.loghub.decode_bounds import (
     Children,
     DecodeBounds,
     ProtobufFields,
+    Span,
     check_json_document,
     check_protobuf,
+    span_bytes,
 )
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.server.ways_in import otlp_json, times
@@ -54,23 +56,29 @@ def decode(
     else:
         request, plain = _ProtobufRequest(data, bounds), _plain
     tag_count = 0
-    for resource, scopes in request.resources():
+    for of_resource in request.resources():
+        resource, scopes = of_resource or ([], [])
+        if not scopes:
+            yield PAUSE
+            continue
         tags = dict(_pairs(request.resource(resource), plain))
-        yield PAUSE
-        for scope, records in request.scopes(scopes):
+        for of_scope in request.scopes(scopes):
+            scope, records = of_scope or ([], [])
+            if not records:
+                yield PAUSE
+                continue
             all_tags = tags | dict(_scope_pairs(request.scope(scope), plain))
             tag_count += len(all_tags)
             if tag_count > bounds.request_values_max:
                 raise BatchTooLarge(
-                    "the export request has too many scopes for the attributes of their resources: "
-                    "send it in several requests"
+                    "the export request has more scopes than the attributes of their resources "
+                    "allow: send it in several requests"
                 )
             for part in sliced(records, request.size_of):
-                found = [_record(request.record(each), plain, received_ns) for each in part]
+                found = [_record(each, plain, received_ns) for each in request.records(part)]
                 yield Section(all_tags, found)
 
 
-_Span = tuple[int, int]
 _PAIR: Final[dict[int, Any]] = {}
 _ANY: Final[dict[int, Any]] = {5: {1: {}}, 6: {1: _PAIR}}
 _PAIR[2] = _ANY
@@ -84,52 +92,46 @@ class _ProtobufRequest:
     """Where the parts of an ExportLogsServiceRequest stand."""
 
     def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
-        self._data = data
         self._bounds = bounds
         self._fields = ProtobufFields(data, "the ExportLogsServiceRequest")
 
-    def resources(self) -> Iterator[tuple[list[_Span], list[_Span]]]:
-        return self._split((0, len(self._data)))
-
-    def scopes(self, spans: list[_Span]) -> Iterator[tuple[list[_Span], list[_Span]]]:
-        for span in spans:
-            yield self._both(span)
-
-    def _split(self, span: _Span) -> Iterator[tuple[list[_Span], list[_Span]]]:
-        for number, _, begin, end in self._fields.walk(*span):
+    def resources(self) -> Iterator[tuple[list[Span], list[Span]] | None]:
+        for number, _, begin, end in self._fields.walk(0, len(self._fields.data)):
             if number == 1:
-                yield self._both((begin, end))
+                yield from self._fields.split(begin, end)
 
-    def _both(self, span: _Span) -> tuple[list[_Span], list[_Span]]:
-        """A resource or a scope, and what belongs to it: the first two fields of its message."""
-        first: list[_Span] = []
-        second: list[_Span] = []
-        for number, _, begin, end in self._fields.walk(*span):
-            if number in (1, 2):
-                (first if number == 1 else second).append((begin, end))
-        return first, second
+    def scopes(self, spans: list[Span]) -> Iterator[tuple[list[Span], list[Span]] | None]:
+        for _, begin, end in spans:
+            yield from self._fields.split(begin, end)
 
-    @staticmethod
-    def size_of(span: _Span) -> int:
-        return span[1] - span[0]
+    size_of = staticmethod(span_bytes)
 
-    def resource(self, spans: list[_Span]) -> Any:
-        return self._decoded(Resource, spans, _ATTRIBUTES, "a resource")
+    def resource(self, spans: list[Span]) -> Any:
+        return self._merged(Resource, spans, _ATTRIBUTES, "a resource of the export request")
 
-    def scope(self, spans: list[_Span]) -> Any:
-        return self._decoded(InstrumentationScope, spans, _SCOPE, "a scope")
+    def scope(self, spans: list[Span]) -> Any:
+        return self._merged(InstrumentationScope, spans, _SCOPE, "a scope of the export request")
 
-    def record(self, span: _Span) -> Any:
-        return self._decoded(LogRecord, [span], _RECORD, "a record")
+    def records(self, spans: list[Span]) -> Any:
+        fields, bounds = self._fields, self._bounds
+        for span in spans:
+            if span_bytes(span) > bounds.keys_max:
+                name = "a record of the export request"
+                check_protobuf(fields.data, *span[1:], _RECORD, bounds, name)
+        return _decoded(ScopeLogs, fields.run_of(spans)).log_records
 
-    def _decoded(self, kind: Any, spans: list[_Span], children: Children, name: str) -> Any:
+    def _merged(self, kind: Any, spans: list[Span], children: Children, name: str) -> Any:
         # One that comes in several parts is what they are together.
-        data = b"".join([self._data[begin:end] for begin, end in spans])
-        check_protobuf(data, 0, len(data), children, self._bounds, f"{name} of the export request")
-        try:
-            return kind.FromString(data)
-        except DecodeError as error:
-            raise InvalidInput("the body is no ExportLogsServiceRequest") from error
+        data = b"".join([self._fields.data[begin:end] for _, begin, end in spans])
+        check_protobuf(data, 0, len(data), children, self._bounds, name)
+        return _decoded(kind, data)
+
+
+def _decoded(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidInput("the body is no ExportLogsServiceRequest") from error
 
 
 def _record(record: Any, plain: _Plain, received_ns: int) -> bytes:

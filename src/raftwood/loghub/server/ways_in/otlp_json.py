@@ -105,7 +105,7 @@ class _Request(_Message, frozen=True):
 _decode_request: Final = msgspec.json.Decoder(_Request).decode
 _decode_resource: Final = msgspec.json.Decoder(_Resource).decode
 _decode_scope: Final = msgspec.json.Decoder(_Scope).decode
-_decode_record: Final = msgspec.json.Decoder(_Record).decode
+_decode_records: Final = msgspec.json.Decoder(list[_Record]).decode
 
 
 class JsonRequest:
@@ -129,16 +129,24 @@ class JsonRequest:
         return len(memoryview(record))
 
     def resource(self, data: msgspec.Raw) -> Any:
-        return self._decoded(_decode_resource, data, "a resource")
+        return self._decoded(_decode_resource, data, "a resource of the export request")
 
     def scope(self, data: msgspec.Raw) -> Any:
-        return self._decoded(_decode_scope, data, "a scope")
+        return self._decoded(_decode_scope, data, "a scope of the export request")
 
-    def record(self, data: msgspec.Raw) -> Any:
-        return self._decoded(_decode_record, data, "a record")
+    def records(self, part: list[msgspec.Raw]) -> Any:
+        """Decoded together; those that are not small are judged before."""
+        encoded = [bytes(each) for each in part]
+        for data in encoded:
+            if len(data) > self._bounds.keys_max:
+                check_json(data, self._bounds, "a record of the export request")
+        try:
+            return _decode_records(b"[%b]" % b",".join(encoded))
+        except UNREADABLE as error:
+            raise refused("a record of the export request", error) from error
 
     def _decoded(self, decode: Callable[[bytes], Any], raw: msgspec.Raw, name: str) -> Any:
-        data, name = bytes(raw), f"{name} of the export request"
+        data = bytes(raw)
         check_json(data, self._bounds, name)
         try:
             return decode(data)
