@@ -5,7 +5,8 @@ same modules again. `QuickCommands` runs that process, and has a folder for the 
 
 raftwood ARGUMENT…         # carries out a command line
 run-example FILE           # runs a program in Python, with warnings as errors
-python -m MODULE …         # runs a module; for whoever starts Python, and has loaded other modules
+
+`tests.kits.pipeline.quick_python` has another one for Python itself, with other modules loaded.
 
 Whoever needs the process itself, to pause and to kill it, has it as a `QuickProcess`.
 """
@@ -102,6 +103,7 @@ class QuickProcess:
 class QuickCommands:
     """The process that forks, for the time of a block."""
 
+    names: Sequence[str] = ("raftwood", "run-example")
     modules: Sequence[str] = ()
     """What it has loaded; where none are named, that of all commands."""
 
@@ -110,7 +112,7 @@ class QuickCommands:
         self.path = f"{self._folder.name}/bin"
         self.address = address = f"{self._folder.name}/socket"
         os.mkdir(self.path)
-        for name in ("raftwood", "run-example", "python"):
+        for name in self.names:
             client = Path(self.path, name)
             client.write_text(_CLIENT.format(python=sys.executable, address=address))
             client.chmod(0o700)
@@ -199,7 +201,7 @@ def _carry_out(request: Request, streams: list[int]) -> int:
 
 
 def _run_python(arguments: list[str]) -> int:
-    if arguments[0] != "-m":
+    if arguments[:1] != ["-m"]:
         os.execv(sys.executable, [sys.executable, *arguments])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [os.getcwd(), *(each for each in given if each not in sys.path)]

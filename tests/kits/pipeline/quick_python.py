@@ -17,6 +17,7 @@ from tests.kits.servers.shared import VARIABLE, shared
 class QuickPython(QuickCommands):
     """One for all sessions of a run."""
 
+    names = ("python",)
     modules = (
         "pandas",
         "pyspark.worker",
