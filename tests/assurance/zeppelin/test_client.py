@@ -5,7 +5,7 @@ import pytest
 from tests.kits.zeppelin.simulation.many_calls import MUTANTS, run_client
 
 
-@pytest.mark.parametrize("seed", [9, 16])
+@pytest.mark.parametrize("seed", [9, 82])
 def test_every_write_is_done_once_and_a_seed_runs_the_same_twice(seed: int) -> None:
     # Answers were lost, and what they told of was not done again.
     assert run_client(seed, twice=True).result.answers_lost

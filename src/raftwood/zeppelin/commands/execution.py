@@ -55,6 +55,12 @@ def _give_up(session: Session, arguments: list[bytes]) -> None:
         session.unwatch()
 
 
+def _break_transaction(session: Session) -> None:
+    """A command was refused before EXEC: the others are not executed without it."""
+    if session.transaction is not None:
+        session.transaction.is_broken = True
+
+
 def _refused(refusal: RaftwoodError) -> bytes:
     is_ours = isinstance(refusal, Refused)
     return error(refusal.message if is_ours else f"ERR {refusal.message}")
@@ -90,8 +96,10 @@ async def _when_thawed(session: Session, arguments: list[bytes], frozen: Frozen)
                     if refused.message not in NOBODY_SERVES:
                         raise
                     # The next master may be on its way.
+        _break_transaction(session)
         return error(refusal)
     except RaftwoodError as refused:
+        _break_transaction(session)
         return _refused(refused)
     finally:
         session.origin = None
@@ -105,8 +113,7 @@ def _execute(session: Session, arguments: list[bytes]) -> Answer:
         if transaction is not None and command.name not in _IN_TRANSACTIONS:
             return enqueue(session, transaction, command, arguments)
     except Refused:
-        if transaction is not None:
-            transaction.is_broken = True
+        _break_transaction(session)
         raise
     if command.on_session is not None:
         return command.on_session(session, arguments)

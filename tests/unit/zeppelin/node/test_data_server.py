@@ -400,3 +400,24 @@ def test_clients_that_do_not_log_in_do_not_keep_others_out() -> None:
                 writer.transport.abort()
 
     in_virtual_time(main())
+
+
+def test_a_transaction_is_not_executed_without_a_command_that_waited_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.1)
+    view = single_node(partitions=1)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            view.copy(0).is_serving = False
+            answers = await client("MULTI", "INCR {t}a")
+            assert answers == ["OK", ANY]
+            assert answers[1].startswith("TRYAGAIN")
+            view.copy(0).is_serving = True
+            answers = await client("INCR {t}b", "EXEC", "MGET {t}a {t}b")
+            assert answers[0] == "QUEUED"
+            assert answers[1].startswith("EXECABORT")
+            assert answers[2] == [None, None]
+
+    in_virtual_time(main())
