@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raftwood.base.errors import InvariantViolated, OutOfRange, Overloaded
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 from raftwood.zeppelin.node.seams import (
     BinlogPosition,
@@ -37,6 +38,7 @@ class MemoryPartitionStore:
         """Where checkpoints go."""
         self.needed_from: int | None = None
         self.readers = BinlogReaders()
+        self.last_writes: LastWrites | None = None
         self.repairing: BinlogPosition | None = None
         self.is_well = True
         self.epoch = 0
@@ -51,6 +53,9 @@ class MemoryPartitionStore:
         self._places: list[tuple[bytes, bytes]] = []
         self._origins: dict[tuple[bytes, int], int] = {}
         self._heard: dict[Callable[[], None], None] = {}
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        self.last_writes = LastWrites(self.last_sequence) if is_on else None
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
         value = self.values.get(key)
@@ -105,6 +110,10 @@ class MemoryPartitionStore:
             self.values.clear()
             self._places.clear()
             self.recent.clear()
+            if self.last_writes is not None:
+                self.last_writes.begin(record.sequence)
+        if self.last_writes is not None:
+            self.last_writes.put((write.key for write in record.writes), record.sequence)
         for write in record.writes:
             if not self.is_cold:
                 self.recent[write.key] = write

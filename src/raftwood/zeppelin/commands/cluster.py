@@ -73,6 +73,7 @@ def _keys(session: Session, word: bytes, count: int) -> list[bytes]:
     if not 0 <= slot < SLOTS:
         raise Refused("ERR Invalid slot")
     copy = session.copy_of(slot, is_write=False)
+    session.expect_read(copy, copy.seen_of_all())
     looked_at = islice(copy.store.scan(after=None, now_ms=session.now_ms), SLOT_KEYS_MAX)
     return list(islice((key for key, _ in looked_at if slot_of(key) == slot), count))
 

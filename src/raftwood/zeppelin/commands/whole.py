@@ -102,6 +102,7 @@ def scan(session: Session, arguments: list[bytes]) -> bytes:
             continue
         # What was split off is told from its beginning.
         after = place.after if place.slot in part.slots else None
+        session.expect_read(part.copy, part.copy.seen_of_all())
         seen = _keys_of(session, part.copy, after, left)
         keys += filter(options.pattern.matches, seen)
         left -= len(seen)
@@ -115,6 +116,7 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
     """All keys that are here, some at a time; asks each time anew whether they may be told."""
     slot, after = 0, None
     is_over = False
+    told: dict[PartitionCopy, None] = {}
     while not is_over:
         session.begin_turn()
         is_over = True
@@ -123,11 +125,14 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
                 continue
             keys = _keys_of(session, part.copy, after if slot in part.slots else None, SLICE_KEYS)
             yield keys
+            told[part.copy] = None
             if len(keys) == SLICE_KEYS:
                 slot, after = part.slots.start, keys[-1]
                 is_over = False
                 break
         await asyncio.sleep(0)
+    for copy in told:
+        session.expect_read(copy, copy.seen_of_all())
 
 
 def _keys_of(session: Session, copy: PartitionCopy, after: bytes | None, count: int) -> list[bytes]:
@@ -167,6 +172,7 @@ def randomkey(session: Session, _: list[bytes]) -> bytes:
     copies = [part.copy for part in readable(session) if part.copy is not None]
     begin = random.randrange(len(copies)) if copies else 0
     for copy in (*copies[begin:], *copies[:begin]):
+        session.expect_read(copy, copy.seen_of_all())
         for after in (random.randbytes(8), None):
             for key, _value in copy.store.scan(after=after, now_ms=session.now_ms):
                 return session.dialect.maybe(key)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, are_done
+from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, Wait, are_done
 from raftwood.zeppelin.node.plain_requests import ANSWERS_BYTES_MAX, PLAIN, answer_plain
 from raftwood.zeppelin.resp.answers import error
 from raftwood.zeppelin.resp.requests import RequestLimits, Requests
 
 if TYPE_CHECKING:
-    from raftwood.zeppelin.node.acks import Acks
     from raftwood.zeppelin.node.data_server import DataServer
 
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
@@ -125,7 +124,7 @@ class DataConnection(asyncio.Protocol):
         session = self.session
         session.begin_turn()
         answers: list[bytes] = []
-        waits: list[tuple[int, Acks, int]] = []
+        waits: list[Wait] = []
         server = self.server
         server.command_count += len(requests)
         server.latency.is_asked = True
@@ -203,7 +202,7 @@ class DataConnection(asyncio.Protocol):
 
     # Sending.
 
-    def _send(self, answers: list[bytes], waits: "list[tuple[int, Acks, int]]") -> None:
+    def _send(self, answers: list[bytes], waits: list[Wait]) -> None:
         if not answers:
             return
         if not self.held and (not waits or are_done(waits)):

@@ -11,6 +11,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 
 KEY_BYTES_MAX: Final = 16 << 10
@@ -98,6 +99,13 @@ class PartitionStore(Protocol):
 
     readers: BinlogReaders
     """Who reads the binlog by command: what they need stays as well."""
+
+    last_writes: LastWrites | None
+    """Kept where reads wait for what they have read; see `note_last_writes`."""
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        """Keep `last_writes` from now on, always the same object, or do not."""
+        ...
 
     @property
     def recent(self) -> Mapping[bytes, Write]:

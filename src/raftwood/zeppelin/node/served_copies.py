@@ -102,6 +102,7 @@ class ServedCopies:
 
 def _note(copy: PartitionCopy, replica: Replica) -> None:
     copy.epoch = replica.epoch
+    copy.last_writes = replica.store.last_writes
     copy.is_leading = replica.is_leading
     copy.is_serving = replica.may_write
     copy.is_reading_behind = replica.role is Role.SLAVE

@@ -23,6 +23,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, TruncateHead
 from raftwood.zeppelin.model import Ack
 from raftwood.zeppelin.node import binlog_format
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog import Binlog
 from raftwood.zeppelin.node.cutting import cut_binlog
 from raftwood.zeppelin.node.engine_home import EngineHome
@@ -77,6 +78,7 @@ class StoredPartition(TrimmedPartition):
         """The first record that a connected slave still needs; None: there is none."""
         self.ack: Ack = "written"
         """What its table's writes wait for."""
+        self.last_writes: LastWrites | None = None
         self._group = group
         self._binlog = binlog
         self.home = home
@@ -117,7 +119,15 @@ class StoredPartition(TrimmedPartition):
         self._pending_bytes = 0
         self._is_committed = False
         self.overlay.forget_all()
+        if self.last_writes is not None:
+            self.last_writes.begin(self.last_sequence)
         self.trim_anew()
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        if is_on and self.last_writes is None:
+            self.last_writes = LastWrites(self.last_sequence)
+        elif not is_on:
+            self.last_writes = None
 
     # Where it is.
 
@@ -162,6 +172,8 @@ class StoredPartition(TrimmedPartition):
         opened.update(writes)
         self.overlay.unapplied.update(writes)
         self.recent.update(writes)
+        if self.last_writes is not None:
+            self.last_writes.put(writes, self.last_sequence)
         return self.last_sequence
 
     def _open_record(self, epoch: int) -> dict[bytes, Write]:
@@ -195,6 +207,10 @@ class StoredPartition(TrimmedPartition):
         if record.flushes:
             self.overlay.flush(record.sequence)
         self.overlay.put(record.writes)
+        if self.last_writes is not None:
+            if record.flushes:
+                self.last_writes.begin(record.sequence)
+            self.last_writes.put((write.key for write in record.writes), record.sequence)
         if record.origin is not None:
             self._origins.add(record.origin, record.sequence)
         self._take(record, encoded)

@@ -27,10 +27,11 @@ class Acker:
         channel: Channel,
         *,
         standing_of: Callable[[PartitionId], Standing | None],
-        on_answer: Callable[[Standing, int | None], None],
+        on_answer: Callable[[Standing, int | None, int | None], None],
     ) -> None:
         """`standing_of` is None for a partition that is not fed by this master now. `on_answer`
-        hears, of each standing, how many bytes that is behind; None where it is not fed.
+        hears, of each standing, how many bytes that is behind, None where it is not fed, and up
+        to which record all is done, None where the master does not say.
         """
         self._channel = channel
         self._standing_of = standing_of
@@ -97,7 +98,7 @@ class Acker:
             self._loop.call_soon(self._flush)
         if call.cancelled() or call.exception() is not None:
             return
-        for standing, lag_bytes in zip(
-            told, ACK.decode_response(call.result()).lags_bytes, strict=False
-        ):
-            self._on_answer(standing, lag_bytes)
+        response = ACK.decode_response(call.result())
+        done: list[int | None] = [*response.done] or [None] * len(told)
+        for standing, lag_bytes, reached in zip(told, response.lags_bytes, done, strict=False):
+            self._on_answer(standing, lag_bytes, reached)

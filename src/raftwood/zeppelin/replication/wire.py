@@ -78,6 +78,9 @@ class AckResponse(msgspec.Struct, frozen=True, array_like=True):
     lags_bytes: list[int | None]
     """For each standing about how far it is behind; None: nothing is sent to it under that
     session, so it has to try to sync."""
+    done: list[int] = []
+    """For each up to which record all is done, for those who read from slaves. Masters of 0.1.0 do
+    not tell it, and its slaves pass over it."""
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
