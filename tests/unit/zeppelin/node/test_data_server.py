@@ -13,7 +13,6 @@ from tests.kits.zeppelin.acks import StaticAcks
 from tests.kits.zeppelin.data_client import connected, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 
-
 _READS = [
     "GET a",
     "MGET a a",
