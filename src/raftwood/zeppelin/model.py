@@ -152,15 +152,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The epoch that it was made in: no two tables ever have the same."""
     config: TableConfig
     partitions: tuple[Partition, ...]
-    reads: Reads | None = None
-    """None: durable where a write waits for other replicas. It stands here and not in what was
+    reads: Reads | msgspec.UnsetType = msgspec.UNSET
+    """Unset: durable where a write waits for other replicas. It stands here and not in what was
     chosen when the table was made: nodes of 0.1.0 pass over it, and tell the latest."""
 
     @property
     def has_durable_reads(self) -> bool:
-        return (
-            self.reads or ("durable" if self.config.min_replicas > 1 else "latest")
-        ) == "durable"
+        is_usual = self.reads is msgspec.UNSET
+        return self.config.min_replicas > 1 if is_usual else self.reads == "durable"
 
     @cached_property
     def places(self) -> tuple[int, ...]:

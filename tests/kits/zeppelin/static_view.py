@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import msgspec
+
 from raftwood.zeppelin.model import (
     Node,
     NodeAddresses,
@@ -44,7 +46,11 @@ def topology_of(
     reads: Reads | None = None,
 ) -> Topology:
     table = Table(
-        name=TABLE, incarnation=1, config=config, partitions=tuple(partitions), reads=reads
+        name=TABLE,
+        incarnation=1,
+        config=config,
+        partitions=tuple(partitions),
+        reads=reads or msgspec.UNSET,
     )
     users = {
         name: User(name=name, table=TABLE, password_hash=HASH, may_write=name != READER)

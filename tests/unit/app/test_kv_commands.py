@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kits.app.kv_cluster import Cluster
 from tests.kits.dlog.command_kit import Commands
@@ -98,7 +99,7 @@ def test_what_reads_tell_is_chosen_once_all_stores_know_of_it(
     kv.run(
         "kv", "table", "reads", "orders", "latest", status=1, expect="store 1 runs release 0.1.0"
     )
-    assert cluster.machine.topology.tables["orders"].reads is None
+    assert cluster.machine.topology.tables["orders"].reads is msgspec.UNSET
     versions.pop()
     assert "latest" in kv.run("kv", "table", "reads", "orders", "latest")
     assert kv.json("kv", "table", "info", "orders")["reads"] == "latest"

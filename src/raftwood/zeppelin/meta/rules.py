@@ -174,7 +174,9 @@ def _make(draft: Draft, change: Change) -> None:
             _check_partitions(draft, more=len(draft.partitions_of(draft.table(name).name)))
             split_rules.double_partitions(draft, name)
         case SetReads(name, reads):
-            draft.tables[name] = msgspec.structs.replace(draft.table(name), reads=reads)
+            draft.tables[name] = msgspec.structs.replace(
+                draft.table(name), reads=msgspec.UNSET if reads is None else reads
+            )
         case BeginSplit():
             split_rules.begin_split(draft, change)
         case EndSplit():
