@@ -1,6 +1,7 @@
 """A partition in memory, for whoever uses one; its keys stand in the order of tag, then key."""
 
 import asyncio
+import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -92,9 +93,22 @@ class MemoryPartitionStore:
     def last_number(self, producer: bytes) -> int | None:
         return max((number for name, number in self._origins if name == producer), default=None)
 
-    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+    next_ending_ms = 0
+
+    def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
         ended = [key for key, value in self.values.items() if 0 < value.expires_ms <= now_ms]
-        return ended[:pairs_max]
+        return ended[:keys_max]
+
+    async def count(self) -> int | None:
+        return None if self.is_cold else len(self.values)
+
+    @property
+    def about_keys(self) -> int:
+        return len(self.values)
+
+    def random_key(self, source: random.Random, *, now_ms: int) -> bytes | None:
+        found = [key for key, _ in self.scan(after=None, now_ms=now_ms)]
+        return source.choice(found) if found else None
 
     def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
         """Each in a record of its own."""

@@ -13,16 +13,18 @@ from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.node.view import NodeView, PartitionCopy
 
 PAUSE_S: Final = 0.1
-PAIRS_MAX: Final = 500
-"""Looked at in one turn of the loop, which takes about a millisecond."""
+KEYS_MAX: Final = 500
+"""Looked at in one turn of the loop, which takes some milliseconds."""
 BUSY_TURNS_MAX: Final = 20
 """Turns of one partition, while it has many that have expired, before the next one's."""
-_BUSY_KEYS: Final = PAIRS_MAX // 4
+_BUSY_KEYS: Final = KEYS_MAX // 4
 _log = get_logger("zeppelin")
 
 
 class ExpirySweep:
-    """Goes through all partitions that this node is the master of, again and again."""
+    """Goes through all partitions that this node is the master of, again and again, and looks into
+    those where a key may have ended.
+    """
 
     def __init__(self, view: NodeView, clock: Clock) -> None:
         self._view = view
@@ -41,8 +43,10 @@ class ExpirySweep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PAUSE_S)
+            now_ms = self._clock.wall_ns() // 1_000_000
             for table, copy in self._served():
-                await self._sweep(table, copy)
+                if copy.store.next_ending_ms <= now_ms:
+                    await self._sweep(table, copy)
 
     def _served(self) -> list[tuple[str, PartitionCopy]]:
         return [
@@ -68,7 +72,7 @@ class ExpirySweep:
 
     def _remove(self, copy: PartitionCopy) -> int:
         now_ms = self._clock.wall_ns() // 1_000_000
-        keys = copy.store.expired(now_ms=now_ms, pairs_max=PAIRS_MAX)
+        keys = copy.store.expired(now_ms=now_ms, keys_max=KEYS_MAX)
         if keys:
             copy.commit(tuple(Write(key, None) for key in keys))
         return len(keys)

@@ -47,6 +47,10 @@ from raftwood.zeppelin.node.write_sizes import WriteSizes
 
 _EPOCHS_KEPT: Final = 64
 """So many are known even of records that are purged."""
+_COUNT_PAIRS: Final = 500
+"""Looked at in one turn of the loop, where keys are still to be counted."""
+_COUNT_TURNS: Final = 40
+"""So often each time that the partition is looked after."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _WRITE_OVERHEAD_BYTES: Final = 300
@@ -415,8 +419,18 @@ class StoredPartition(TrimmedPartition):
             if is_old or engine.unflushed_bytes >= settings.flush_bytes:
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
+        await self._count_on()
         await self.trim(lambda: not self.is_frozen and not self._holds)
         await self.purge(before=await self._purging.before(needed_from=self.needed_from))
+
+    async def _count_on(self) -> None:
+        """What an earlier release has written, or a full copy of its: some of it."""
+        engine = self.engine
+        for _ in range(_COUNT_TURNS):
+            if engine.is_counted or self.is_frozen or self._holds or engine is not self.engine:
+                return
+            engine.count_some(_COUNT_PAIRS)
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Wait until the engine has all that was committed before."""
@@ -427,6 +441,12 @@ class StoredPartition(TrimmedPartition):
             if self._failure is not None:
                 raise self._failure
             await asyncio.sleep(0 if applied else _SETTLE_WAIT_S)
+
+    async def count(self) -> int | None:
+        if self._unapplied:
+            await self.settle()
+        is_known = self.engine.is_counted and self._own_slots() is None
+        return self.engine.state.keys if is_known else None
 
     async def checkpoint(self, folder: str) -> int:
         await self.engine.flush()
