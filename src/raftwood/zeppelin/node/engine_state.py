@@ -94,6 +94,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_state(state: EngineState) -> bytes:
+    if not state.counted_to:  # as release 0.1.0 wrote it
+        return _encoder.encode(msgspec.structs.astuple(state)[:-2])
     return _encoder.encode(state)
 
 

@@ -43,18 +43,20 @@ class ExpirySweep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PAUSE_S)
-            now_ms = self._clock.wall_ns() // 1_000_000
-            for table, copy in self._served():
-                if copy.store.next_ending_ms <= now_ms:
-                    await self._sweep(table, copy)
+            for table, copy in self._due(self._clock.wall_ns() // 1_000_000):
+                await self._sweep(table, copy)
 
-    def _served(self) -> list[tuple[str, PartitionCopy]]:
-        return [
-            (table.name, copy)
-            for table in self._view.topology.tables.values()
-            for copy in dict.fromkeys(self._view.copies(table.name))
-            if copy is not None and copy.is_serving
+    def _due(self, now_ms: int) -> list[tuple[str, PartitionCopy]]:
+        """What is served and has a key that may have ended: mostly nothing, in which case this is
+        all that is done.
+        """
+        due = [
+            (table, copy)
+            for table in self._view.topology.tables
+            for copy in self._view.copies(table)
+            if copy is not None and copy.store.next_ending_ms <= now_ms and copy.is_serving
         ]
+        return list(dict.fromkeys(due))
 
     async def _sweep(self, table: str, copy: PartitionCopy) -> None:
         for _ in range(BUSY_TURNS_MAX):

@@ -419,8 +419,10 @@ class StoredPartition(TrimmedPartition):
             if is_old or engine.unflushed_bytes >= settings.flush_bytes:
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
-        await self._count_on()
-        await self.trim(lambda: not self.is_frozen and not self._holds)
+        if not engine.is_counted:
+            await self._count_on()
+        if self.share is not None:
+            await self.trim(lambda: not self.is_frozen and not self._holds)
         await self.purge(before=await self._purging.before(needed_from=self.needed_from))
 
     async def _count_on(self) -> None:

@@ -167,7 +167,9 @@ def _value_of(answer: Any) -> str | None:
     return None if found is None else found.decode()
 
 
-def run_reading(seed: int, *, config: TableConfig = SAFE) -> Report[dict[str, int]]:
+def run_reading(
+    seed: int, *, config: TableConfig = SAFE, twice: bool = False
+) -> Report[dict[str, int]]:
     """One seed; raises `Violation` where a read was undone, or fits in no order."""
 
     async def scenario(simulation: Simulation) -> dict[str, int]:
@@ -175,4 +177,4 @@ def run_reading(seed: int, *, config: TableConfig = SAFE) -> Report[dict[str, in
         with patch.object(node_server, "NodeStore", watched(world.oracle)):
             return await world.run_reading()
 
-    return run_scenario("reading", seed, scenario)
+    return run_scenario("reading", seed, scenario, twice=twice)
