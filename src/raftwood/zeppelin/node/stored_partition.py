@@ -51,6 +51,8 @@ _COUNT_PAIRS: Final = 500
 """Looked at in one turn of the loop, where keys are still to be counted."""
 _COUNT_TURNS: Final = 40
 """So often each time that the partition is looked after."""
+_COUNT_S_MAX: Final = 5.0
+"""So long is waited for a slow disk before keys are counted one by one."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _WRITE_OVERHEAD_BYTES: Final = 300
@@ -446,7 +448,11 @@ class StoredPartition(TrimmedPartition):
 
     async def count(self) -> int | None:
         if self._unapplied:
-            await self.settle()
+            try:
+                async with asyncio.timeout(_COUNT_S_MAX):
+                    await self.settle()
+            except TimeoutError:
+                return None
         is_known = self.engine.is_counted and self._own_slots() is None
         return self.engine.state.keys if is_known else None
 
