@@ -55,6 +55,7 @@ from tests.kits.zeppelin.simulation import run as run_zeppelin
 from tests.kits.zeppelin.simulation.doubling import run_behind, run_doubling
 from tests.kits.zeppelin.simulation.many_calls import run_client
 from tests.kits.zeppelin.simulation.moving import run_moving
+from tests.kits.zeppelin.simulation.reading import run_reading
 from tests.kits.zeppelin.simulation.steps import Who, failures_of, run_failures
 from tests.kits.zeppelin.split_images import SplitImages
 
@@ -337,6 +338,17 @@ def _zeppelin_client(seed: int) -> Counts:
     }
 
 
+def _reading(seed: int) -> Counts:
+    twice = seed % TWICE_EVERY == 0
+    counts = run_reading(seed, twice=twice).result
+    return {
+        "zeppelin's reads: seeds": 1,
+        "zeppelin's reads: seeds run twice, hash equal": int(twice),
+        "zeppelin's reads: answered by masters": counts["reads"],
+        "zeppelin's reads: answered by slaves": counts["reads of slaves"],
+    }
+
+
 def _zeppelin_meta(seed: int) -> Counts:
     worlds = [live_through(seed), live_through(seed, more_faults=World.leave), move_through(seed)]
     return {
@@ -421,6 +433,7 @@ KINDS: dict[str, Callable[[int], Counts]] = {
     "owners": _owners,
     "zeppelin": _zeppelin,
     "zeppelin_client": _zeppelin_client,
+    "reading": _reading,
     "zeppelin_meta": _zeppelin_meta,
     "doubling": _doubling,
     "migrations": _migrations,

@@ -27,6 +27,10 @@ OnMetaLoss = Literal["stop", "serve"]
 """What a master does that has not heard from the meta server for as long as its lease is."""
 
 
+Reads = Literal["durable", "latest"]
+"""What a read tells: what is done as the table's writes are, waiting for that, or what there is."""
+
+
 class PartitionState(StrEnum):
     """What clients may do; all but `active` belong to a hand-over, and `stuck` lets them wait."""
 
@@ -161,6 +165,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The epoch that it was made in: no two tables ever have the same."""
     config: TableConfig
     partitions: tuple[Partition, ...]
+    reads: Reads | msgspec.UnsetType = msgspec.UNSET
+    """Unset: durable where a write waits for other replicas. It stands here and not in what was
+    chosen when the table was made: nodes of 0.1.0 pass over it, and tell the latest."""
+
+    @property
+    def has_durable_reads(self) -> bool:
+        is_usual = self.reads is msgspec.UNSET
+        return self.config.min_replicas > 1 if is_usual else self.reads == "durable"
 
     @cached_property
     def places(self) -> tuple[int, ...]:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
+from raftwood.base.seams import Mutation
 from raftwood.disk.segment_log import DropGroup, State, TruncateHead
 from raftwood.zeppelin.node import node_store, partition_engine, stored_partition
 from raftwood.zeppelin.node.cutting import cut_binlog
@@ -16,6 +18,7 @@ from raftwood.zeppelin.node.engine_home import (
     encode_held,
     group_of,
 )
+from raftwood.zeppelin.node.engine_state import EngineState
 from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.node.values import encode_value
@@ -72,6 +75,14 @@ def _encode_relative(data: bytes, expires_ms: int) -> bytes:
     return encode_value(data, expires_ms and expires_ms + 1_000)
 
 
+def _put_in_two_steps(
+    engine: PartitionEngine, mutations: list[Mutation], state: EngineState
+) -> None:
+    _put(engine, mutations, msgspec.structs.replace(state, keys=engine.state.keys))
+    if state.keys != engine.state.keys:
+        _put(engine, [], state)
+
+
 async def _cut_later(*_: object, **__: object) -> None: ...
 
 
@@ -94,6 +105,7 @@ def _check(seed: int) -> None:
 
 
 _purge = StoredPartition.purge
+_put = PartitionEngine._put
 _rewind = StoredPartition.rewind
 MUTANTS = {
     "a binlog is not synced": Mutant(
@@ -110,6 +122,17 @@ MUTANTS = {
     ),
     "a purge of what the engine has not got": Mutant(
         _check, replaced(StoredPartition, purge=_purge_all), harm=UNFIT
+    ),
+    "a key is counted each time that it is written": Mutant(
+        _check, replaced(PartitionEngine, _stored=lambda *_: None), harm="keys are told"
+    ),
+    "a count is written behind its keys": Mutant(
+        _check, replaced(PartitionEngine, _put=_put_in_two_steps), harm="keys are told"
+    ),
+    "an ending stays when its key is written anew": Mutant(
+        _check,
+        replaced(partition_engine, expires_of=lambda _: 0),
+        harm="endings that are missing or wrong",
     ),
     "a relative expiry": Mutant(
         _check, replaced(partition_engine, encode_value=_encode_relative), harm=OLDER

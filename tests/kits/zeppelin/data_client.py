@@ -22,6 +22,7 @@ class Client:
     ) -> None:
         self.server, self.reader, self.writer = server, reader, writer
         self._data = bytearray()
+        self._others: list[Client] = []
 
     def send(self, *commands: str) -> None:
         words = [command.split(" ") for command in commands]
@@ -49,6 +50,20 @@ class Client:
     async def __call__(self, *commands: str) -> list[Any]:
         self.send(*commands)
         return await self.answers(len(commands))
+
+    async def another(self) -> "Client":
+        """One more, logged in; it ends with the server."""
+        port = self.writer.get_extra_info("peername")[1]
+        client = Client(self.server, *await asyncio.open_connection("127.0.0.1", port))
+        assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+        self._others.append(client)
+        return client
+
+    async def close(self) -> None:
+        for each in (*self._others, self):
+            each.writer.close()
+            with contextlib.suppress(ConnectionError):
+                await each.writer.wait_closed()
 
     async def is_silent(self) -> bool:
         try:
@@ -84,9 +99,7 @@ async def connected_to(server: DataServer, *, logs_in: bool = True) -> AsyncIter
             assert await client(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
         yield client
     finally:
-        client.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await client.writer.wait_closed()
+        await client.close()
 
 
 def two_nodes(

@@ -7,6 +7,8 @@ class Harm(StrEnum):
     """What was broken."""
 
     LOST = "a write that was called done is lost"
+    UNDONE = "a read told what was undone"
+    NOT_LINEARIZABLE = "reads and writes of a key are in no order"
     GHOST = "a replica has keys that its binlog does not lead to"
     DIFFERENT_RECORDS = "two records have the same epoch and sequence"
     TWO_MASTERS = "a node calls writes done that is not master any more"

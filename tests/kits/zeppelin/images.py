@@ -22,7 +22,7 @@ from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from tests.kits.disk.images import Broken, RecorderFactory, environment_over, spread
 from tests.kits.zeppelin.engines import FileEngines
-from tests.kits.zeppelin.stores import write_one
+from tests.kits.zeppelin.stores import check_kept_up, write_one
 
 LOG = LogSettings(
     segment_bytes=32 << 10, cache_bytes_max=0, flush_bytes_max=4 << 10, full_retry_ms=5
@@ -242,6 +242,12 @@ class NodeImages:
                         f"acked: {found[:2]}, acked {life.states[first][:2]}"
                     )
                 await self._check_binlog(store, place)
+                try:
+                    check_kept_up(store.engine)
+                except AssertionError as error:
+                    raise Broken(f"{place}: {partition}: {error}") from error
+                if store.engine.is_counted and await store.count() != len(found[2]):
+                    raise Broken(f"{place}: {partition} counts {await store.count()} keys")
             await node.close()
         except RaftwoodError as error:
             raise Broken(f"{place}: {error.message}") from error

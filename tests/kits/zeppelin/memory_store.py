@@ -1,11 +1,13 @@
 """A partition in memory, for whoever uses one; its keys stand in the order of tag, then key."""
 
 import asyncio
+import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raftwood.base.errors import InvariantViolated, OutOfRange, Overloaded
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 from raftwood.zeppelin.node.seams import (
     BinlogPosition,
@@ -37,6 +39,7 @@ class MemoryPartitionStore:
         """Where checkpoints go."""
         self.needed_from: int | None = None
         self.readers = BinlogReaders()
+        self.last_writes: LastWrites | None = None
         self.repairing: BinlogPosition | None = None
         self.is_well = True
         self.epoch = 0
@@ -51,6 +54,9 @@ class MemoryPartitionStore:
         self._places: list[tuple[bytes, bytes]] = []
         self._origins: dict[tuple[bytes, int], int] = {}
         self._heard: dict[Callable[[], None], None] = {}
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        self.last_writes = LastWrites(self.last_sequence) if is_on else None
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
         value = self.values.get(key)
@@ -87,9 +93,22 @@ class MemoryPartitionStore:
     def last_number(self, producer: bytes) -> int | None:
         return max((number for name, number in self._origins if name == producer), default=None)
 
-    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+    next_ending_ms = 0
+
+    def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
         ended = [key for key, value in self.values.items() if 0 < value.expires_ms <= now_ms]
-        return ended[:pairs_max]
+        return ended[:keys_max]
+
+    async def count(self) -> int | None:
+        return None if self.is_cold else len(self.values)
+
+    @property
+    def about_keys(self) -> int:
+        return len(self.values)
+
+    def random_key(self, source: random.Random, *, now_ms: int) -> bytes | None:
+        found = [key for key, _ in self.scan(after=None, now_ms=now_ms)]
+        return source.choice(found) if found else None
 
     def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
         """Each in a record of its own."""
@@ -105,6 +124,10 @@ class MemoryPartitionStore:
             self.values.clear()
             self._places.clear()
             self.recent.clear()
+            if self.last_writes is not None:
+                self.last_writes.begin(record.sequence)
+        if self.last_writes is not None:
+            self.last_writes.put((write.key for write in record.writes), record.sequence)
         for write in record.writes:
             if not self.is_cold:
                 self.recent[write.key] = write

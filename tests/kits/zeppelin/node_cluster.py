@@ -76,9 +76,16 @@ class Cluster:
         return answer
 
 
-def scene(body: Callable[[Cluster], Awaitable[None]], *, replicas: int = 2) -> None:
+def scene(
+    body: Callable[[Cluster], Awaitable[None]],
+    *,
+    replicas: int = 2,
+    min_replicas: int = 1,
+    names: Sequence[str] = NAMES,
+) -> None:
     async def scenario(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, config=TableConfig(partitions=1, replicas=replicas))
+        config = TableConfig(partitions=1, replicas=replicas, min_replicas=min_replicas)
+        cluster = Cluster(simulation, config=config, names=names)
         planning = asyncio.create_task(cluster.meta.run())
         await cluster.start()
         await body(cluster)

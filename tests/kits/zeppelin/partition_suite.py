@@ -20,7 +20,16 @@ from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Writ
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.slots import tag_of
-from tests.kits.zeppelin.stores import PARTITION, Place, Scenario, commit, contents, put, write_one
+from tests.kits.zeppelin.stores import (
+    PARTITION,
+    Place,
+    Scenario,
+    check_kept_up,
+    commit,
+    contents,
+    put,
+    write_one,
+)
 
 NOW = 1_000_000
 REPLICA = PartitionId(7, 4)
@@ -95,10 +104,10 @@ class PartitionSuite:
                 assert await store.multi_get([b"k"], now_ms=later) == [None]
                 assert contents(store, later) == {b"stays": b"v"}
                 await store.settle()
-            found = [store.expired(now_ms=later, pairs_max=1) for _ in range(4)]
+            found = [store.expired(now_ms=later, keys_max=1) for _ in range(4)]
             assert sorted(found) == [[], [], [b"k"], [b"k"]]
             put(store, b"k", b"again")
-            assert store.expired(now_ms=later, pairs_max=10) == []
+            assert store.expired(now_ms=later, keys_max=10) == []
             await node.close()
 
         self.run(scenario)
@@ -583,5 +592,10 @@ async def _compare(
         assert list(store.scan(after=after, now_ms=NOW)) == found[place + 1 :]
     tagged = {each: value for each, value in expected.items() if tag_of(each) == b"t"}
     assert dict(store.scan_tag(b"t", now_ms=NOW)) == tagged
+    if rng.random() < 0.3:
+        assert await store.count() == len(expected)
+        check_kept_up(store.engine)
+        chosen = store.random_key(rng, now_ms=NOW)
+        assert chosen in expected if expected else chosen is None
     keys = rng.choices(KEYS, k=4)
     assert await store.multi_get(keys, now_ms=NOW) == [expected.get(each) for each in keys]

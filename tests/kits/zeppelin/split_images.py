@@ -15,7 +15,7 @@ from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.slots import SLOTS, slot_of
 from tests.kits.disk.images import Broken, RecorderFactory, spread
 from tests.kits.zeppelin.images import open_node
-from tests.kits.zeppelin.stores import contents, put
+from tests.kits.zeppelin.stores import check_kept_up, contents, put
 
 PARENT, CHILD = PartitionId(1, 0), PartitionId(1, 1)
 HALVES = {PARENT: range(SLOTS // 2), CHILD: range(SLOTS // 2, SLOTS)}
@@ -92,4 +92,10 @@ class SplitImages:
                 raise Broken(f"{place}: {partition} has {len(found)} of {len(mine)} keys")
             if store.repairing is not None or store.last_sequence < self._at.sequence:
                 raise Broken(f"{place}: {partition} is not whole")
+            check_kept_up(store.engine)
+            while await store.count() is None:
+                await store.maintain()
+                check_kept_up(store.engine)
+            if await store.count() != len(mine):
+                raise Broken(f"{place}: {partition} counts {await store.count()} keys")
         await node.close()

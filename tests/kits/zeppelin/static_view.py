@@ -4,11 +4,14 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import msgspec
+
 from raftwood.zeppelin.model import (
     Node,
     NodeAddresses,
     NodeId,
     Partition,
+    Reads,
     Table,
     TableConfig,
     Topology,
@@ -37,9 +40,18 @@ def node(name: str, port: int, *, is_up: bool = True) -> Node:
 
 
 def topology_of(
-    nodes: Sequence[Node], partitions: Sequence[Partition], config: TableConfig
+    nodes: Sequence[Node],
+    partitions: Sequence[Partition],
+    config: TableConfig,
+    reads: Reads | None = None,
 ) -> Topology:
-    table = Table(name=TABLE, incarnation=1, config=config, partitions=tuple(partitions))
+    table = Table(
+        name=TABLE,
+        incarnation=1,
+        config=config,
+        partitions=tuple(partitions),
+        reads=reads or msgspec.UNSET,
+    )
     users = {
         name: User(name=name, table=TABLE, password_hash=HASH, may_write=name != READER)
         for name in (READER, WRITER, "default")
@@ -81,6 +93,8 @@ class StaticView:
                 else MemoryPartitionStore(is_written_at_once=is_written_at_once)
             )
             store.copies = self.copied
+            if table.has_durable_reads and store.last_writes is None:
+                store.note_last_writes(is_on=True)
             acks = StaticAcks(store, table.config)
             copy = PartitionCopy(store, acks, epoch=partition.epoch)
             copy.is_leading = copy.is_serving = partition.master == self.node_id
@@ -110,6 +124,7 @@ def single_node(
     partitions: int = 4,
     config: TableConfig | None = None,
     is_written_at_once: bool = True,
+    reads: Reads | None = None,
 ) -> StaticView:
     """A node that is the master of everything."""
     config = config or TableConfig(partitions=partitions, replicas=1, ack="memory")
@@ -117,6 +132,7 @@ def single_node(
         [node("alone", port)],
         [Partition(epoch=2, master=NodeId("alone"))] * config.partitions,
         config,
+        reads,
     )
     return StaticView(topology, "alone", is_written_at_once=is_written_at_once)
 

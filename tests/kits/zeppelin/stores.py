@@ -13,9 +13,20 @@ from raftwood.simulation import Simulation, simulate
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.node.engine_home import Engines
 from raftwood.zeppelin.node.node_store import NodeStore
+from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.seams import WRITE_BYTES, BinlogPosition, Record, Write
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.node.values import (
+    DATA_START,
+    ENDINGS_END,
+    ENDINGS_START,
+    LANDMARKS_END,
+    LANDMARKS_START,
+    ending,
+    expires_of,
+    landmark,
+)
 from tests.kits.zeppelin.engines import FileEngines
 
 PARTITION = PartitionId(7, 3)
@@ -104,3 +115,22 @@ def contents(store: StoredPartition, now_ms: int = 1) -> dict[bytes, bytes]:
 
 def position(store: StoredPartition) -> BinlogPosition:
     return BinlogPosition(store.epoch, store.last_sequence)
+
+
+def check_kept_up(engine: PartitionEngine) -> None:
+    """Whether the number of keys, their endings and the landmarks are those of the keys that stand
+    before the place up to which was counted.
+    """
+    kv, state = engine.kv, engine.state
+    pairs = dict(kv.scan(DATA_START, state.counted_to or DATA_START))
+    assert state.keys == len(pairs), f"{state.keys} keys are told, and there are {len(pairs)}"
+    if not state.counted_to:
+        return
+    endings = {ending(ends, place) for place, each in pairs.items() if (ends := expires_of(each))}
+    found = {key for key, _ in kv.scan(ENDINGS_START, ENDINGS_END)}
+    assert found == endings, f"endings that are missing or wrong: {found ^ endings}"
+    landmarks = {mark for place in pairs if (mark := landmark(place)) is not None}
+    found = {key for key, _ in kv.scan(LANDMARKS_START, LANDMARKS_END)}
+    assert found == landmarks, f"landmarks that are missing or wrong: {found ^ landmarks}"
+    first_ms = min((ends for each in pairs.values() if (ends := expires_of(each))), default=1 << 63)
+    assert engine.next_ending_ms <= first_ms

@@ -1,5 +1,6 @@
 """`raftwood kv` with a meta server in memory: tables, users, nodes, and what is wrong with them."""
 
+import asyncio
 import io
 import json
 import os
@@ -9,8 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, redirect_stdout
 from functools import partialmethod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.kits.app.kv_cluster import Cluster
 from tests.kits.dlog.command_kit import Commands
@@ -19,6 +22,7 @@ from tests.kits.zeppelin.meta.tables import A, B, C, registered
 
 from raftwood.app.command_line import run
 from raftwood.app.commands import kv_target
+from raftwood.app.commands.log_target import Target
 from raftwood.zeppelin.meta.changes import ChangeMaster, MarkSlaves, NodeDown
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.passwords import is_password
@@ -73,6 +77,32 @@ def test_a_table_is_made_with_its_user_and_dropped_with_it(kv: Commands, cluster
     ]
     kv.run("kv", "table", "drop", "orders", "--yes", status=1, expect="no table 'orders'")
     assert kv.json("kv", "table", "list") == kv.json("kv", "user", "list") == []
+
+
+def test_what_reads_tell_is_chosen_once_all_stores_know_of_it(
+    kv: Commands, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = ["0.2.0", "0.1.0"]
+
+    def with_keeper(_: Target, work: Any) -> int:
+        stores = [SimpleNamespace(store=n, version=each) for n, each in enumerate(versions)]
+
+        async def describe() -> SimpleNamespace:
+            return SimpleNamespace(stores=stores)
+
+        status: int = asyncio.run(work(SimpleNamespace(describe=describe), None))
+        return status
+
+    monkeypatch.setattr(Target, "with_keeper", with_keeper)
+    kv.run("kv", "table", "create", "orders", "--min-replicas=2")
+    assert kv.json("kv", "table", "info", "orders")["reads"] == "durable"
+    kv.run(
+        "kv", "table", "reads", "orders", "latest", status=1, expect="store 1 runs release 0.1.0"
+    )
+    assert cluster.machine.topology.tables["orders"].reads is msgspec.UNSET
+    versions.pop()
+    assert "latest" in kv.run("kv", "table", "reads", "orders", "latest")
+    assert kv.json("kv", "table", "info", "orders")["reads"] == "latest"
 
 
 def test_a_table_is_dropped_once_somebody_says_yes(

@@ -21,6 +21,7 @@ from raftwood.zeppelin.model import (
     Ack,
     NodeId,
     OnMetaLoss,
+    Reads,
     Table,
     TableConfig,
     Topology,
@@ -35,6 +36,7 @@ _COLUMNS = {
     "replicas": "replicas",
     "ack": "ack",
     "min_replicas": "min replicas",
+    "reads": "reads",
     "on_meta_loss": "on meta loss",
     "users": "users",
 }
@@ -113,6 +115,21 @@ def create(
         return 0
 
     return target.cluster.run(work)
+
+
+@app.command
+def reads(name: str, tell: Reads, *, target: KvTarget = KV) -> int:
+    """Choose what reads of a table tell: what is durable as its writes are, or the latest.
+
+    As a table is made, its reads are durable where --min-replicas is above 1.
+    """
+    target.cluster.check_stores_know_reads()
+
+    async def work(meta: MetaClient, _: Environment) -> int:
+        await meta.wait_applied(await meta.set_reads(name, tell))
+        return await _show(meta, name, target)
+
+    return target.run(work)
 
 
 @app.command
@@ -231,6 +248,7 @@ def _rows(topology: Topology, tables: list[Table]) -> list[dict[str, Any]]:
             "replicas": each.config.replicas,
             "ack": each.config.ack,
             "min_replicas": each.config.min_replicas,
+            "reads": "durable" if each.has_durable_reads else "latest",
             "on_meta_loss": each.config.on_meta_loss,
             "lag_max_bytes": each.config.lag_max_bytes,
             "users": sorted(

@@ -36,6 +36,8 @@ def fence(session: Session, arguments: list[bytes]) -> bytes:
     ]
     if len(arguments) == 2:
         producer = _producer(arguments[1])
+        for copy in copies:
+            session.expect_read(copy, copy.seen_of_all())
         known = [copy.store.last_number(producer) for copy in copies]
         return integer(max((each for each in known if each is not None), default=NO_NUMBER))
     if len(arguments) != 3:

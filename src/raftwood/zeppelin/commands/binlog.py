@@ -190,6 +190,7 @@ def values(session: Session, arguments: list[bytes]) -> Answer:
     if common.sequence and not contains(store.epochs, last, common):
         return dialect.null
     position = [integer(epoch_at(store.epochs, last)), integer(last)]
+    session.expect_read(copy, copy.seen_of_all())
 
     async def run() -> bytes:
         told: list[bytes] = []

@@ -49,10 +49,15 @@ def _turns(
 ) -> list[tuple[PartitionCopy, list[int], Turn]]:
     """One for each partition that has not done it yet."""
     return [
-        (copy, places, Turn(copy.store, session.dialect, now_ms=session.now_ms))
+        (copy, places, Turn(copy, session.dialect, now_ms=session.now_ms))
         for copy, places in parts
         if session.sequence_done(copy) is None
     ]
+
+
+def _expect_reads(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
+    for copy, _, turn in turns:
+        session.expect_read(copy, turn.seen)
 
 
 def _commit(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
@@ -101,15 +106,19 @@ def bulk_incr(session: Session, arguments: list[bytes]) -> bytes:
     """`BULK INCR key amount ttl_ms …`; 0: when it ends stays as it is. All of it or nothing."""
     keys, amounts, ends = _triples(arguments, "bulk|incr", session.now_ms)
     turns = _turns(session, _by_copy(session, keys, is_write=True))
-    for _, places, turn in turns:
-        for place in places:
-            value = turn.get(keys[place])
-            number = 0 if value is None else as_integer(value.data)
-            number += as_integer(amounts[place])
-            if not INTEGER_MIN <= number <= INTEGER_MAX:
-                raise Refused("ERR increment or decrement would overflow")
-            kept_ms = 0 if value is None else value.expires_ms
-            turn.put(keys[place], b"%d" % number, ends[place] or kept_ms)
+    try:
+        for _, places, turn in turns:
+            for place in places:
+                value = turn.get(keys[place])
+                number = 0 if value is None else as_integer(value.data)
+                number += as_integer(amounts[place])
+                if not INTEGER_MIN <= number <= INTEGER_MAX:
+                    raise Refused("ERR increment or decrement would overflow")
+                kept_ms = 0 if value is None else value.expires_ms
+                turn.put(keys[place], b"%d" % number, ends[place] or kept_ms)
+    finally:
+        # A refusal tells what was read as well.
+        _expect_reads(session, turns)
     _commit(session, turns)
     return OK
 
@@ -125,7 +134,7 @@ def bulk_apply(session: Session, arguments: list[bytes]) -> bytes:
         turns = []
         for copy, places in parts:
             if copy in to_do:
-                turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
+                turn = Turn(copy, session.dialect, now_ms=session.now_ms)
                 put_changes(turn, changes, places)
                 turns.append((copy, places, turn))
         _commit(session, turns)
@@ -139,6 +148,7 @@ def bulk_del(session: Session, arguments: list[bytes]) -> Answer:
     done = [(copy, session.sequence_done(copy)) for copy, _ in parts]
     turns = _turns(session, parts)
     count = sum(turn.delete(keys[place]) for _, places, turn in turns for place in places)
+    _expect_reads(session, turns)
     _commit(session, turns)
     before = [(copy, sequence) for copy, sequence in done if sequence is not None]
     if not before:
@@ -165,6 +175,7 @@ def bulk_get(session: Session, arguments: list[bytes]) -> Answer:
 
     for copy, places in _by_copy(session, keys, is_write=False):
         asked = [keys[place] for place in places]
+        session.expect_read(copy, copy.seen(asked))
         found = copy.store.multi_get_cached(asked, now_ms=session.now_ms)
         if found is None:
             cold.append((copy, places, asked))

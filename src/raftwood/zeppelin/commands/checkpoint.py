@@ -118,6 +118,8 @@ async def _begin(
         raise Refused(_ANOTHER_MASTER)
     if is_leading:
         session.expect(copy, taken.position.sequence)
+    elif copy.last_writes is not None:
+        session.expect_read(copy, taken.position.sequence)
     return array(
         [
             text(taken.id),

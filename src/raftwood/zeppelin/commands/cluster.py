@@ -1,5 +1,7 @@
 """CLUSTER: who has which slots of the client's table, and what is in a slot here."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from itertools import islice
 from typing import Final
 
@@ -12,13 +14,14 @@ from raftwood.zeppelin.commands.refusals import (
     wrong_number,
 )
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.commands.table import serving
+from raftwood.zeppelin.commands.table import Answer, serving
+from raftwood.zeppelin.commands.whole import SLICE_KEYS
 from raftwood.zeppelin.model import Table
 from raftwood.zeppelin.resp.answers import bulks, integer, text
 from raftwood.zeppelin.slots import SLOTS, slot_of
 
 SLOT_KEYS_MAX: Final = 100_000
-"""To count a slot's keys all of its partition's are looked at."""
+"""So many are told at once."""
 
 _WORDS: Final = {
     b"SLOTS": 2,
@@ -33,7 +36,7 @@ _WORDS: Final = {
 }
 
 
-def cluster(session: Session, arguments: list[bytes]) -> bytes:
+def cluster(session: Session, arguments: list[bytes]) -> Answer:
     word = arguments[1].upper()
     if word not in _WORDS:
         raise unknown_subcommand("CLUSTER", arguments[1])
@@ -52,12 +55,12 @@ def cluster(session: Session, arguments: list[bytes]) -> bytes:
         case b"KEYSLOT":
             return integer(slot_of(arguments[2]))
         case b"COUNTKEYSINSLOT":
-            return integer(len(_keys(session, arguments[2], SLOT_KEYS_MAX)))
+            return _count(session, _slot(session, arguments[2]))
         case b"GETKEYSINSLOT":
             count = as_integer(arguments[3])
             if count < 0:
                 raise Refused("ERR Invalid slot or number of keys")
-            return bulks(_keys(session, arguments[2], count))
+            return _some(session, _slot(session, arguments[2]), min(count, SLOT_KEYS_MAX))
     return text(told.redis_id(me))
 
 
@@ -68,13 +71,45 @@ def _table(session: Session) -> Table:
     return table
 
 
-def _keys(session: Session, word: bytes, count: int) -> list[bytes]:
+def _slot(session: Session, word: bytes) -> int:
     slot = as_integer(word)
     if not 0 <= slot < SLOTS:
         raise Refused("ERR Invalid slot")
-    copy = session.copy_of(slot, is_write=False)
-    looked_at = islice(copy.store.scan(after=None, now_ms=session.now_ms), SLOT_KEYS_MAX)
-    return list(islice((key for key, _ in looked_at if slot_of(key) == slot), count))
+    session.copy_of(slot, is_write=False)  # what is handed over is waited for before it is read
+    return slot
+
+
+async def _count(session: Session, slot: int) -> bytes:
+    count = 0
+    async for keys in _keys(session, slot):
+        count += len(keys)
+    return integer(count)
+
+
+async def _some(session: Session, slot: int, count: int) -> bytes:
+    found: list[bytes] = []
+    if count:
+        async for keys in _keys(session, slot):
+            found += keys
+            if len(found) >= count:
+                break
+    return bulks(found[:count])
+
+
+async def _keys(session: Session, slot: int) -> AsyncIterator[list[bytes]]:
+    """Those of a slot. All of its partition are looked at, and others have their turns between."""
+    after: bytes | None = None
+    while True:
+        session.begin_turn()
+        copy = session.copy_of(slot, is_write=False)
+        pairs = copy.store.scan(after=after, now_ms=session.now_ms)
+        looked_at = [key for key, _ in islice(pairs, SLICE_KEYS)]
+        session.expect_read(copy, copy.seen_of_all())
+        yield [key for key in looked_at if slot_of(key) == slot]
+        if len(looked_at) < SLICE_KEYS:
+            return
+        after = looked_at[-1]
+        await asyncio.sleep(0)
 
 
 COMMANDS: Final = (serving("cluster", -2, cluster, "Who has which slots", group="cluster"),)

@@ -149,10 +149,15 @@ def _on_keys(session: Session, command: Command, arguments: list[bytes]) -> Answ
         if sequence is not None:
             return _again(command, arguments, copy, sequence)
     if len(arguments) > MANY_KEYS and command.name == "mget":
+        session.expect_read(copy, copy.seen(arguments[1:]))
         return _many_values(session, copy, arguments[1:])
-    turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
+    turn = Turn(copy, session.dialect, now_ms=session.now_ms)
     assert command.on_keys is not None
-    answer = command.on_keys(turn, arguments)
+    try:
+        answer = command.on_keys(turn, arguments)
+    finally:
+        # A refusal tells what was read as well.
+        session.expect_read(copy, turn.seen)
     if turn.writes:
         session.commit(copy, turn.outcome())
     return answer

@@ -102,8 +102,8 @@ class Session:
         self.watches: list[Watch] = []
         self.is_touched = False
         """A watched key has changed."""
-        self.waits: list[tuple[Acks, int]] = []
-        """What the last answer has to wait for."""
+        self.waits: list[tuple[Acks, int, bool]] = []
+        """What the last answer has to wait for, and whether it does as it tells what was read."""
         self.written: dict[PartitionCopy, int] = {}
         """The last write to each partition."""
         self.copies: Sequence[PartitionCopy | None] = ()
@@ -207,7 +207,12 @@ class Session:
         """The answer goes out when a record is done."""
         self.written[copy] = sequence
         if not copy.acks.is_immediate:
-            self.waits.append((copy.acks, sequence))
+            self.waits.append((copy.acks, sequence, False))
+
+    def expect_read(self, copy: PartitionCopy, sequence: int) -> None:
+        """The answer tells what depends on a record, and goes out when that one is done."""
+        if copy.is_undone(sequence):
+            self.waits.append((copy.acks, sequence, True))
 
     def touched(self) -> None:
         self.is_touched = True

@@ -94,8 +94,9 @@ def exec_(session: Session, _: list[bytes]) -> bytes:
 
 
 def _executed(session: Session, transaction: Transaction, copy: PartitionCopy) -> bytes:
-    turn = Turn(copy.store, session.dialect, now_ms=session.now_ms)
+    turn = Turn(copy, session.dialect, now_ms=session.now_ms)
     answers = [_answer(turn, command, arguments) for command, arguments in transaction.commands]
+    session.expect_read(copy, turn.seen)
     if turn.writes:
         session.commit(copy, turn.outcome())
     return array(answers)

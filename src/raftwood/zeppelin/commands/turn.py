@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from raftwood.zeppelin.commands.refusals import TOO_LARGE, Refused
-from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, PartitionStore, Value, Write
+from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value, Write
+from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import Dialect
 from raftwood.zeppelin.slots import tag_of
 
@@ -22,20 +23,26 @@ EXPIRY_MS_MAX: Final = (1 << 63) - 1
 class Turn:
     """Reads through what it wrote; nothing of it is there before it is committed as a whole."""
 
-    __slots__ = ("_size", "dialect", "now_ms", "store", "writes")
+    __slots__ = ("_copy", "_size", "dialect", "now_ms", "seen", "store", "writes")
 
-    def __init__(self, store: PartitionStore, dialect: Dialect, *, now_ms: int) -> None:
-        self.store = store
+    def __init__(self, copy: PartitionCopy, dialect: Dialect, *, now_ms: int) -> None:
+        self._copy = copy
+        self.store = copy.store
         self.dialect = dialect
         self.now_ms = now_ms
         self.writes: dict[bytes, Write] = {}
         """The last of each key."""
         self._size = 0
         """Bytes of values that were put, those that were replaced again too."""
+        self.seen = 0
+        """The last record that what it read depends on; 0: reads do not wait."""
 
     def get(self, key: bytes) -> Value | None:
         if self.writes and (write := self.writes.get(key)) is not None:
             return None if write.data is None else Value(write.data, write.expires_ms)
+        last_writes = self._copy.last_writes
+        if last_writes is not None and (sequence := last_writes.of(key)) > self.seen:
+            self.seen = sequence
         return self.store.get(key, now_ms=self.now_ms)
 
     def data_of(self, key: bytes) -> bytes | None:
@@ -65,6 +72,7 @@ class Turn:
 
     def with_tag(self, tag: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All keys with a tag, and their values; those of this turn come last."""
+        self.seen = max(self.seen, self._copy.seen_of_all())
         for key, value in self.store.scan_tag(tag, now_ms=self.now_ms):
             if key not in self.writes:
                 yield key, value.data

@@ -25,6 +25,8 @@ from raftwood.zeppelin.slots import place_of_slot
 SLICE_KEYS: Final = 512
 SCAN_COUNT_MAX: Final = 4_096
 KEYS_MAX: Final = 100_000
+_COUNTS: Final = 3
+"""So often partitions are counted anew, where who has them changes meanwhile."""
 
 
 class _ScanOptions(msgspec.Struct):
@@ -102,6 +104,7 @@ def scan(session: Session, arguments: list[bytes]) -> bytes:
             continue
         # What was split off is told from its beginning.
         after = place.after if place.slot in part.slots else None
+        session.expect_read(part.copy, part.copy.seen_of_all())
         seen = _keys_of(session, part.copy, after, left)
         keys += filter(options.pattern.matches, seen)
         left -= len(seen)
@@ -115,6 +118,7 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
     """All keys that are here, some at a time; asks each time anew whether they may be told."""
     slot, after = 0, None
     is_over = False
+    told: dict[PartitionCopy, None] = {}
     while not is_over:
         session.begin_turn()
         is_over = True
@@ -123,11 +127,14 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
                 continue
             keys = _keys_of(session, part.copy, after if slot in part.slots else None, SLICE_KEYS)
             yield keys
+            told[part.copy] = None
             if len(keys) == SLICE_KEYS:
                 slot, after = part.slots.start, keys[-1]
                 is_over = False
                 break
         await asyncio.sleep(0)
+    for copy in told:
+        session.expect_read(copy, copy.seen_of_all())
 
 
 def _keys_of(session: Session, copy: PartitionCopy, after: bytes | None, count: int) -> list[bytes]:
@@ -145,6 +152,19 @@ async def _keys(session: Session, pattern: Pattern) -> bytes:
 
 
 async def _count(session: Session) -> bytes:
+    for _ in range(_COUNTS):
+        parts = readable(session)
+        counted = {part.copy: await part.copy.store.count() for part in parts if part.copy}
+        session.begin_turn()
+        if readable(session) == parts:
+            break
+    else:
+        raise Frozen  # it changes hands, part by part
+    known = [count for count in counted.values() if count is not None]
+    if len(known) == len(counted):
+        for copy in counted:
+            session.expect_read(copy, copy.seen_of_all())
+        return integer(sum(known))
     count = 0
     async for keys in _slices(session):
         count += len(keys)
@@ -162,14 +182,18 @@ def dbsize(session: Session, _: list[bytes]) -> Answer:
 
 
 def randomkey(session: Session, _: list[bytes]) -> bytes:
-    """Some key: each partition first where chance says, then in turn."""
+    """Some key: of a partition that is chosen by how many it has, else of the others in turn."""
     random = session.host.environment.random
     copies = [part.copy for part in readable(session) if part.copy is not None]
-    begin = random.randrange(len(copies)) if copies else 0
+    if not copies:
+        return session.dialect.null
+    weights = [1 + copy.store.about_keys for copy in copies]
+    (begin,) = random.choices(range(len(copies)), weights)
     for copy in (*copies[begin:], *copies[:begin]):
-        for after in (random.randbytes(8), None):
-            for key, _value in copy.store.scan(after=after, now_ms=session.now_ms):
-                return session.dialect.maybe(key)
+        session.expect_read(copy, copy.seen_of_all())
+        key = copy.store.random_key(random, now_ms=session.now_ms)
+        if key is not None:
+            return session.dialect.maybe(key)
     return session.dialect.null
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, error_class
-from raftwood.zeppelin.model import NodeAddresses, NodeId, TableConfig, User
+from raftwood.zeppelin.model import NodeAddresses, NodeId, Reads, TableConfig, User
 
 CHANGES_MAX: Final = 20_000
 """In one batch."""
@@ -272,6 +272,18 @@ class DoublePartitions(
     table: str
 
 
+class SetReads(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_reads"
+):
+    """What reads of a table tell from now on; None: what is usual for it.
+
+    Stores of 0.1.0 refuse it: it is proposed once there are none.
+    """
+
+    table: str
+    reads: Reads | None
+
+
 class BeginSplit(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="begin_split"
 ):
@@ -354,6 +366,7 @@ Change = (
     | CancelMigration
     | SetDraining
     | DoublePartitions
+    | SetReads
     | BeginSplit
     | EndSplit
     | CancelSplit

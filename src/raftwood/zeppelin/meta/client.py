@@ -27,6 +27,7 @@ from raftwood.zeppelin.meta.changes import (
     SetDraining,
     SetMaster,
     SetPassword,
+    SetReads,
     decode_applied,
     encode_batch,
 )
@@ -46,7 +47,15 @@ from raftwood.zeppelin.meta.queries import (
     decode_answer,
     encode_query,
 )
-from raftwood.zeppelin.model import EPOCH_NONE, NodeAddresses, NodeId, TableConfig, Topology, User
+from raftwood.zeppelin.model import (
+    EPOCH_NONE,
+    NodeAddresses,
+    NodeId,
+    Reads,
+    TableConfig,
+    Topology,
+    User,
+)
 
 TIMEOUT_MS: Final = 10_000
 WAIT_MS: Final = 5_000
@@ -91,6 +100,10 @@ class MetaClient:
 
     async def drop_table(self, name: str) -> int:
         return await self._change(DropTable(name))
+
+    async def set_reads(self, table: str, reads: Reads | None) -> int:
+        """What reads of a table tell; the caller has seen that all stores know this change."""
+        return await self._change(SetReads(table, reads))
 
     async def add_user(self, user: User) -> int:
         return await self._change(AddUser(user))

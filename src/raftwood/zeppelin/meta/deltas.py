@@ -41,6 +41,11 @@ def whole(topology: Topology) -> Delta:
     )
 
 
+def _lasting(table: Table) -> tuple[object, ...]:
+    """What is told of a table as a whole, apart from its partitions."""
+    return table.incarnation, table.config, table.reads
+
+
 def difference(before: Topology, after: Topology) -> Delta:
     """What one batch of changes did; what it left alone is the same object in both."""
     tables: dict[str, Table | None] = {
@@ -51,7 +56,7 @@ def difference(before: Topology, after: Topology) -> Delta:
         old = before.tables.get(name)
         if old is table:
             continue
-        if old is None or (old.incarnation, old.config) != (table.incarnation, table.config):
+        if old is None or _lasting(old) != _lasting(table):
             tables[name] = table
         else:
             pairs = enumerate(zip_longest(old.partitions, table.partitions))

@@ -54,6 +54,7 @@ from raftwood.zeppelin.meta.changes import (
     SetDraining,
     SetMaster,
     SetPassword,
+    SetReads,
     SlowDown,
     failed,
 )
@@ -172,6 +173,10 @@ def _make(draft: Draft, change: Change) -> None:
         case DoublePartitions(name):
             _check_partitions(draft, more=len(draft.partitions_of(draft.table(name).name)))
             split_rules.double_partitions(draft, name)
+        case SetReads(name, reads):
+            draft.tables[name] = msgspec.structs.replace(
+                draft.table(name), reads=msgspec.UNSET if reads is None else reads
+            )
         case BeginSplit():
             split_rules.begin_split(draft, change)
         case EndSplit():

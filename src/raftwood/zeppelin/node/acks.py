@@ -1,4 +1,4 @@
-"""Which writes of a partition are done, and who waits to hear that.
+"""Which writes of a partition are done, who waits to hear that, and what reads have to wait for.
 
 acks = Acks(is_immediate=False, count=lambda sequence: 0)
 if acks.reached < sequence:
@@ -7,21 +7,63 @@ acks.reach(sequence)                    # whoever leads the partition says how f
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count as counting
 from typing import Final, TypeAlias
 
 Heard: TypeAlias = Callable[[], None]
 _LEFT_MAX: Final = 64
 """So many who have left stay in the heap, besides as many as wait."""
+KEYS_MAX: Final = 16_384
+"""So many keys are in each of the two generations of `LastWrites`."""
+
+
+class LastWrites:
+    """Which record wrote a key last: what is read of the key may be told once that one is done.
+
+    A write can be read at once where it is made, and is lost if that node is, for as long as it is
+    on too few replicas: whoever was answered before would have read what never was. So a read waits
+    for the record that it has read of, as the writer does.
+
+    Bounded: exact for the keys written last, in two generations; of all others it is known which
+    record they are not behind.
+    """
+
+    __slots__ = ("_newer", "_older", "_older_last", "floor")
+
+    def __init__(self, floor: int) -> None:
+        self._newer: dict[bytes, int] = {}
+        self._older: dict[bytes, int] = {}
+        self.begin(floor)
+
+    def begin(self, floor: int) -> None:
+        """Know nothing of keys but that no record behind this one wrote them."""
+        self._newer.clear()
+        self._older.clear()
+        self.floor = self._older_last = floor
+
+    def put(self, keys: Iterable[bytes], sequence: int) -> None:
+        newer = self._newer
+        newer.update(dict.fromkeys(keys, sequence))
+        if len(newer) >= KEYS_MAX:
+            self.floor, self._older_last = self._older_last, sequence
+            self._newer, self._older = {}, newer
+
+    def of(self, key: bytes) -> int:
+        """The record that wrote a key last, or a later one."""
+        return self._newer.get(key) or self._older.get(key) or self.floor
+
+    def of_all(self, keys: Iterable[bytes]) -> int:
+        return max(map(self.of, keys), default=0)
 
 
 class Acks:
     """Of one tenure of a master: in the next one a sequence may be another record's, so that one
-    has acks of its own.
+    has acks of its own. A slave has some too, for those who read there, by what its master tells.
     """
 
     __slots__ = (
+        "_asked",
         "_callers",
         "_count",
         "_numbers",
@@ -32,9 +74,18 @@ class Acks:
         "reached",
     )
 
-    def __init__(self, *, is_immediate: bool, count: Callable[[int], int]) -> None:
-        """`count` tells how many slaves have all up to a sequence."""
+    def __init__(
+        self,
+        *,
+        is_immediate: bool,
+        count: Callable[[int], int],
+        asked: Callable[[], None] | None = None,
+    ) -> None:
+        """`count` tells how many slaves have all up to a sequence; `asked` hears that somebody
+        waits, where it is not told by itself how far things are.
+        """
         self._count = count
+        self._asked = asked
         self._waiting: list[tuple[int, int]] = []
         """A heap of sequences and the numbers of those who wait, some of whom may have left."""
         self._callers: dict[int, Heard] = {}
@@ -55,7 +106,14 @@ class Acks:
         number = next(self._numbers)
         self._callers[number] = heard
         heapq.heappush(self._waiting, (sequence, number))
+        if self._asked is not None:
+            self._asked()
         return number
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._callers)
 
     def forget(self, number: int) -> None:
         """Who waits by this number is not called any more."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from raftwood.net.admission import address_of
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, are_done
+from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, Wait, are_done
 from raftwood.zeppelin.node.plain_requests import ANSWERS_BYTES_MAX, PLAIN, answer_plain
 from raftwood.zeppelin.resp.answers import error
 from raftwood.zeppelin.resp.requests import RequestLimits, Requests
 
 if TYPE_CHECKING:
-    from raftwood.zeppelin.node.acks import Acks
     from raftwood.zeppelin.node.data_server import DataServer
 
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
@@ -183,7 +182,7 @@ class DataConnection(asyncio.BufferedProtocol):
         session.begin_turn()
         server.latency.is_asked = True
         requests, answers = self._waiting, list[bytes]()
-        waits: list[tuple[int, Acks, int]] = []
+        waits: list[Wait] = []
         done = end = size = 0
         while done < len(requests) and not session.is_closing and size <= UNSENT_BYTES_MAX:
             if done == end:
@@ -249,7 +248,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     # Sending.
 
-    def _send(self, answers: list[bytes], waits: "list[tuple[int, Acks, int]]") -> None:
+    def _send(self, answers: list[bytes], waits: list[Wait]) -> None:
         if not answers:
             return
         if not self.held and (not waits or are_done(waits)):

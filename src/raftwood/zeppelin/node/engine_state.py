@@ -27,6 +27,11 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     have been taken out. None: nothing ever was."""
     is_trimmed: bool = False
     """No keys of other slots are here."""
+    keys: int = 0
+    """So many stand before `counted_to`, of whatever slots, those that have ended too; the ones
+    that end stand among the endings, and the landmarks among the landmarks."""
+    counted_to: bytes = b""
+    """Empty: nothing was counted yet. Release 0.1.0 counts nothing, and leaves this out."""
 
     @property
     def epoch(self) -> int:
@@ -44,6 +49,8 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             flushed=record.sequence if record.flushes else self.flushed,
             slots=self.slots,
             is_trimmed=self.is_trimmed,
+            keys=self.keys,
+            counted_to=self.counted_to,
         )
 
     def has_all_of(self, slots: range) -> bool:
@@ -87,6 +94,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_state(state: EngineState) -> bytes:
+    if not state.counted_to:  # as release 0.1.0 wrote it
+        return _encoder.encode(msgspec.structs.astuple(state)[:-2])
     return _encoder.encode(state)
 
 

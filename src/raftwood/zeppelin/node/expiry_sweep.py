@@ -13,16 +13,18 @@ from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.node.view import NodeView, PartitionCopy
 
 PAUSE_S: Final = 0.1
-PAIRS_MAX: Final = 500
-"""Looked at in one turn of the loop, which takes about a millisecond."""
+KEYS_MAX: Final = 500
+"""Looked at in one turn of the loop, which takes some milliseconds."""
 BUSY_TURNS_MAX: Final = 20
 """Turns of one partition, while it has many that have expired, before the next one's."""
-_BUSY_KEYS: Final = PAIRS_MAX // 4
+_BUSY_KEYS: Final = KEYS_MAX // 4
 _log = get_logger("zeppelin")
 
 
 class ExpirySweep:
-    """Goes through all partitions that this node is the master of, again and again."""
+    """Goes through all partitions that this node is the master of, again and again, and looks into
+    those where a key may have ended.
+    """
 
     def __init__(self, view: NodeView, clock: Clock) -> None:
         self._view = view
@@ -41,16 +43,20 @@ class ExpirySweep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PAUSE_S)
-            for table, copy in self._served():
+            for table, copy in self._due(self._clock.wall_ns() // 1_000_000):
                 await self._sweep(table, copy)
 
-    def _served(self) -> list[tuple[str, PartitionCopy]]:
-        return [
-            (table.name, copy)
-            for table in self._view.topology.tables.values()
-            for copy in dict.fromkeys(self._view.copies(table.name))
-            if copy is not None and copy.is_serving
+    def _due(self, now_ms: int) -> list[tuple[str, PartitionCopy]]:
+        """What is served and has a key that may have ended: mostly nothing, in which case this is
+        all that is done.
+        """
+        due = [
+            (table, copy)
+            for table in self._view.topology.tables
+            for copy in self._view.copies(table)
+            if copy is not None and copy.store.next_ending_ms <= now_ms and copy.is_serving
         ]
+        return list(dict.fromkeys(due))
 
     async def _sweep(self, table: str, copy: PartitionCopy) -> None:
         for _ in range(BUSY_TURNS_MAX):
@@ -68,7 +74,7 @@ class ExpirySweep:
 
     def _remove(self, copy: PartitionCopy) -> int:
         now_ms = self._clock.wall_ns() // 1_000_000
-        keys = copy.store.expired(now_ms=now_ms, pairs_max=PAIRS_MAX)
+        keys = copy.store.expired(now_ms=now_ms, keys_max=KEYS_MAX)
         if keys:
             copy.commit(tuple(Write(key, None) for key in keys))
         return len(keys)

@@ -1,11 +1,12 @@
 """Answers that wait until what they tell of is done; they go out in the order of the requests.
 
-What one turn answered is held together, and let go together.
+A write's answer waits for its record, and a read's for the record that wrote what it read, where
+the table's reads are durable. What one turn answered is held together, and let go together.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,14 +22,24 @@ TENURE_OVER: Final = error(
     "NOREPLICAS Not enough good replicas to write: this node is no longer the master, and the "
     "write may be lost"
 )
+NOT_DURABLE: Final = error(
+    f"NOREPLICAS Not enough good replicas to read: after {ACK_S_MAX:.0f} s what was written here "
+    "last may still be lost; ask again, or let the table read the latest"
+)
+READ_AGAIN: Final = error(
+    "TRYAGAIN this node is no longer the master, and what it has read may be lost: read again"
+)
+
+Wait: TypeAlias = tuple[int, Acks, int, bool]
+"""The answer's place, who says when it is done, up to which sequence that has to be, and whether it
+tells what was read alone: then the client is told to read again if it is not done."""
 
 
 class Held(msgspec.Struct):
     """The answers of one turn, and which of them wait for what."""
 
     answers: list[bytes]
-    waits: list[tuple[int, Acks, int]]
-    """The answer's place, who says when it is done, and up to which sequence that has to be."""
+    waits: list[Wait]
     deadline: float
 
 
@@ -96,9 +107,9 @@ class HeldAnswers:
     def _is_over(self, held: Held, now: float) -> bool:
         if now < held.deadline and _awaited(held) is not None:
             return False
-        for place, acks, sequence in held.waits:
+        for place, acks, sequence, is_read in held.waits:
             if acks.reached < sequence:
-                held.answers[place] = TENURE_OVER if acks.is_over else NOT_ACKED
+                held.answers[place] = _refusal(acks, is_read=is_read)
         return True
 
     def _wait(self, held: Held) -> None:
@@ -115,10 +126,16 @@ class HeldAnswers:
             self._wait(self._held[0])
 
 
-def are_done(waits: list[tuple[int, Acks, int]]) -> bool:
+def _refusal(acks: Acks, *, is_read: bool) -> bytes:
+    if is_read:
+        return READ_AGAIN if acks.is_over else NOT_DURABLE
+    return TENURE_OVER if acks.is_over else NOT_ACKED
+
+
+def are_done(waits: list[Wait]) -> bool:
     """Whether nothing has to be waited for."""
     # A loop: a generator would cost more than all of it.
-    for _, acks, sequence in waits:  # noqa: SIM110
+    for _, acks, sequence, _ in waits:  # noqa: SIM110
         if acks.reached < sequence:
             return False
     return True
@@ -127,7 +144,7 @@ def are_done(waits: list[tuple[int, Acks, int]]) -> bool:
 def _awaited(held: Held) -> tuple[Acks, int] | None:
     """Something that is not done and may still be; None: there is nothing to wait for."""
     # The last write is mostly the last to be done: most turns wait for one thing alone.
-    for _, acks, sequence in reversed(held.waits):
+    for _, acks, sequence, _ in reversed(held.waits):
         if acks.reached < sequence and not acks.is_over:
             return acks, sequence
     return None

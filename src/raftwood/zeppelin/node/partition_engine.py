@@ -1,11 +1,17 @@
 """A partition's storage engine: records go into it in batches, each with how far it has got.
 
+With them go the number of keys, when keys end, and the landmarks: what was there before is looked
+up, so that all of it is exact after a replay too. An engine of release 0.1.0 has none of that, and
+is counted bit by bit, from its beginning on; keys behind that place are left alone meanwhile.
+
 It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
 of the binlog; whatever it lacks after a crash is rolled forward from there.
 """
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,15 +29,31 @@ from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Val
 from raftwood.zeppelin.node.values import (
     DATA_END,
     DATA_START,
+    ENDINGS_END,
+    ENDINGS_START,
+    LANDMARKS_END,
+    LANDMARKS_START,
     LASTS,
     STATE_KEY,
     decode_value,
     encode_value,
+    ending,
+    ending_of,
     engine_key,
     engine_keys,
+    expires_of,
     key_of,
+    landmark,
+    place_of_landmark,
 )
 from raftwood.zeppelin.slots import slot_of
+
+NEVER_MS: Final = 1 << 63
+_WINDOW: Final = 512
+"""So many keys behind a landmark may be chosen by it: sixteen landmarks lead to a key, about."""
+_WINDOW_BYTES: Final = 1 << 20
+_COUNTED_BYTES: Final = 4 << 20
+"""Of values that are looked at in one turn of the loop."""
 
 
 class PartitionEngine:
@@ -40,7 +62,9 @@ class PartitionEngine:
     def __init__(self, engine: KvEngine) -> None:
         self._engine = engine
         stored = engine.get(STATE_KEY)
-        self.state = EngineState() if stored is None else decode_state(stored)
+        self.state = _EMPTY if stored is None else decode_state(stored)
+        self.next_ending_ms = 0
+        """No key that is counted ends before."""
         # An engine that was just opened holds what its files hold.
         self.durable_sequence = self.state.sequence
         self.unflushed_bytes = 0
@@ -159,8 +183,68 @@ class PartitionEngine:
 
     async def begin_lacking(self, until: BinlogPosition) -> None:
         """Be an empty one that lacks what came before a position, durably."""
-        self._write({}, [], EngineState(repairing=until), now_ms=0, replaces_all=False)
+        self._write({}, [], replace(_EMPTY, repairing=until), now_ms=0, replaces_all=False)
         await self.flush()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all keys are, and are found by when they end."""
+        return self.state.counted_to == DATA_END
+
+    def count_some(self, pairs_max: int) -> None:
+        """Count on, by a bounded number of pairs."""
+        state = self.state
+        mutations: list[Mutation] = []
+        if not state.counted_to:  # what may be there is of a time when it was not kept up
+            mutations.append(DeleteRange(ENDINGS_START, LANDMARKS_END))
+        keys, size = state.keys if state.counted_to else 0, 0
+        counted_to, first_ms = DATA_END, NEVER_MS
+        pairs = self._engine.scan(state.counted_to or DATA_START, DATA_END)
+        for place, stored in islice(pairs, pairs_max + 1):
+            if pairs_max == 0 or size > _COUNTED_BYTES:
+                counted_to = place
+                break
+            pairs_max -= 1
+            size += len(stored)
+            keys += 1
+            if expires_ms := expires_of(stored):
+                mutations.append(Put(ending(expires_ms, place), b""))
+                first_ms = min(first_ms, expires_ms)
+            if (mark := landmark(place)) is not None:
+                mutations.append(Put(mark, b""))
+        self._put(mutations, replace(state, keys=keys, counted_to=counted_to))
+        self.next_ending_ms = min(self.next_ending_ms, first_ms)
+
+    def ended(self, start: bytes, end: bytes, *, count: int) -> list[bytes]:
+        """Some of the endings between two of them."""
+        return [stored for stored, _ in islice(self._engine.scan(start, end), count)]
+
+    def note_next_ending(self) -> None:
+        """Look when the first key ends."""
+        first = next(self._engine.scan(ENDINGS_START, ENDINGS_END), None)
+        self.next_ending_ms = NEVER_MS if first is None else ending_of(first[0])[0]
+
+    def random_key(self, source: random.Random) -> bytes | None:
+        """Each about as likely as any other: some keys behind a landmark, which is chosen by its
+        hash; None where there is none.
+        """
+        begin = DATA_START
+        for start in (LANDMARKS_START + source.randbytes(8), LANDMARKS_START):
+            if (found := next(self._engine.scan(start, LANDMARKS_END), None)) is not None:
+                begin = place_of_landmark(found[0])
+                break
+        left = source.randrange(max(1, min(_WINDOW, self.state.keys)))
+        passed: list[bytes] = []
+        size = 0
+        for start, end in ((begin, DATA_END), (DATA_START, begin)):
+            for place, stored in self._engine.scan(start, end):
+                passed.append(place)
+                size += len(stored)
+                if not left or size > _WINDOW_BYTES:
+                    # Large values are not all passed by, for the sake of others.
+                    return key_of(source.choice(passed) if left else place)
+                left -= 1
+        return key_of(source.choice(passed)) if passed else None
 
     def own(self, slots: range) -> None:
         """Keys of other slots are rubbish from now on; noted with the next batch."""
@@ -173,24 +257,23 @@ class PartitionEngine:
         end.
         """
         rubbish: list[bytes] = []
+        mutations: list[Mutation] = []
+        keys = self.state.keys
         go_on: bytes | None = None
-        for place, _ in islice(self._engine.scan(start, DATA_END), pairs_max + 1):
+        for place, stored in islice(self._engine.scan(start, DATA_END), pairs_max + 1):
             if pairs_max == 0:
                 go_on = place
                 break
             pairs_max -= 1
             if slot_of(key_of(place)) not in slots:
                 rubbish.append(place)
+                mutations.append(Delete(place))
+                if place < self.state.counted_to:
+                    keys -= 1
+                    mutations += _no_longer(place, expires_of(stored))
         if self._readers:
             self._keep_for_readers([key_of(place) for place in rubbish])
-        mutations: list[Mutation] = [Delete(place) for place in rubbish]
-        self._write(
-            {},
-            mutations,
-            replace(self.state, is_trimmed=go_on is None),
-            now_ms=0,
-            replaces_all=False,
-        )
+        self._put(mutations, replace(self.state, is_trimmed=go_on is None, keys=keys))
         return go_on
 
     def forget_epochs(self, sequence: int) -> None:
@@ -213,15 +296,46 @@ class PartitionEngine:
     ) -> None:
         if self._readers:
             self._keep_for_readers(tuple(self._readers) if replaces_all else tuple(latest))
+        if replaces_all:
+            mutations.append(DeleteRange(ENDINGS_START, LANDMARKS_END))
+            state = replace(state, keys=0, counted_to=DATA_END)
         written_bytes = 0
+        keys, counted_to, first_ms = state.keys, state.counted_to, self.next_ending_ms
         for place, write in zip(engine_keys(latest), latest.values(), strict=True):
             data, expires_ms = write.data, write.expires_ms
-            if data is None or 0 < expires_ms <= now_ms:
-                mutations.append(Delete(place))
-            else:
+            is_there = data is not None and not 0 < expires_ms <= now_ms
+            if place < counted_to:
+                before = None if replaces_all else self._stored(place)
+                ended_ms = 0 if before is None else expires_of(before)
+                if is_there != (before is not None):
+                    keys += 1 if is_there else -1
+                    if (mark := landmark(place)) is not None:
+                        mutations.append(Put(mark, b"") if is_there else Delete(mark))
+                if ended_ms and not (is_there and ended_ms == expires_ms):
+                    mutations.append(Delete(ending(ended_ms, place)))
+                if is_there and expires_ms:
+                    mutations.append(Put(ending(expires_ms, place), b""))
+                    first_ms = min(first_ms, expires_ms)
+            if is_there:
+                assert data is not None
                 stored = encode_value(data, expires_ms) if expires_ms else LASTS + data
                 mutations.append(Put(place, stored))
                 written_bytes += len(stored)
+            else:
+                mutations.append(Delete(place))
+        self._put(mutations, state if keys == state.keys else replace(state, keys=keys))
+        self.next_ending_ms = first_ms
+        self.unflushed_bytes += written_bytes
+
+    def _stored(self, place: bytes) -> bytes | None:
+        try:
+            return self._engine.get(place)
+        except StoreDamaged as error:
+            self.damage = error
+            raise
+
+    def _put(self, mutations: list[Mutation], state: EngineState) -> None:
+        """In one step with how far that is."""
         mutations.append(Put(STATE_KEY, encode_state(state)))
         try:
             self._engine.write_batch(mutations)
@@ -229,7 +343,6 @@ class PartitionEngine:
             self.damage = error
             raise
         self.state = state
-        self.unflushed_bytes += written_bytes
 
     def _keep_for_readers(self, keys: Sequence[bytes]) -> None:
         """Values that are about to be replaced, for those who read them at the moment."""
@@ -252,3 +365,14 @@ class PartitionEngine:
 
     async def close(self) -> None:
         await self._engine.close()
+
+
+_EMPTY: Final = EngineState(counted_to=DATA_END)
+"""Of an engine without anything, and so without anything to be counted."""
+
+
+def _no_longer(place: bytes, expires_ms: int) -> list[Mutation]:
+    """Besides the pair itself, what goes with a key that is counted."""
+    mark = landmark(place)
+    places = [ending(expires_ms, place)] * bool(expires_ms) + [mark] * (mark is not None)
+    return [Delete(each) for each in places if each is not None]

@@ -18,7 +18,7 @@ from raftwood.zeppelin.commands.turn import (
     OUTCOME_BYTES_MAX,
     Turn,
 )
-from raftwood.zeppelin.node.acks import Acks
+from raftwood.zeppelin.node.held_answers import Wait
 from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, WRITE_BYTES, Write
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.resp.answers import OK, integer
@@ -41,7 +41,7 @@ def answer_plain(
     begin: int,
     end: int,
     answers: list[bytes],
-    waits: list[tuple[int, Acks, int]],
+    waits: list[Wait],
 ) -> int:
     """Answer requests from a place up to another; the place of the first one that is not plain.
 
@@ -71,6 +71,9 @@ def answer_plain(
                     data = _data_of(copy, key, now_ms)
                 else:
                     data = found.data
+                last_writes = copy.last_writes
+                if last_writes is not None and copy.is_undone(seen := last_writes.of(key)):
+                    waits.append((len(answers), copy.acks, seen, True))
                 if data is None:
                     answers.append(null)
                 else:
@@ -81,6 +84,8 @@ def answer_plain(
                 answer = _values(copy, slot, arguments, now_ms, null)
                 if not answer:
                     return place
+                if copy.is_undone(seen := copy.seen(arguments[1:])):
+                    waits.append((len(answers), copy.acks, seen, True))
                 answers_bytes += len(answer)
                 answers.append(answer)
                 continue
@@ -108,15 +113,17 @@ def answer_plain(
                 if command.is_write and not may_write:
                     return place
                 command.check(arguments)
-                turn = Turn(copy.store, session.dialect, now_ms=now_ms)
+                turn = Turn(copy, session.dialect, now_ms=now_ms)
                 answer = command.on_keys(turn, arguments)
                 answers_bytes += len(answer)
                 if turn.writes:
                     sequence = copy.commit(turn.outcome())
+                elif copy.is_undone(turn.seen):
+                    waits.append((len(answers), copy.acks, turn.seen, True))
             if sequence:
                 written[copy] = sequence
                 if not copy.acks.is_immediate:
-                    waits.append((len(answers), copy.acks, sequence))
+                    waits.append((len(answers), copy.acks, sequence, False))
             answers.append(answer)
     except RaftwoodError:
         # What to answer is said in one place; nothing was done.

@@ -1,7 +1,9 @@
 """Reading a partition: what is in memory comes before what its engine holds."""
 
+import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 from raftwood.zeppelin.node.merging import merged
@@ -13,12 +15,18 @@ from raftwood.zeppelin.node.shares import Share
 from raftwood.zeppelin.node.values import (
     DATA_END,
     DATA_START,
-    decode_value,
+    ENDINGS_START,
+    ending_of,
+    endings_until,
     engine_key,
     key_of,
     range_of_tag,
 )
 from raftwood.zeppelin.slots import slot_of
+
+_TRIES: Final = 8
+_FEW: Final = 256
+"""Of so many keys one is chosen where trying found none that is there."""
 
 
 class ReadablePartition:
@@ -31,7 +39,7 @@ class ReadablePartition:
         self.overlay = overlay
         self.recent = overlay.young
         self.readers = BinlogReaders()
-        self._sweep_start = DATA_START
+        self._sweep_start = ENDINGS_START
         self.share: Share | None = None
         """What it has of the keys that are here; None: all."""
 
@@ -84,28 +92,48 @@ class ReadablePartition:
         """None where there are keys of no others."""
         return None if self.share is None or self.engine.state.is_trimmed else self.share.slots
 
-    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+    @property
+    def next_ending_ms(self) -> int:
+        return self.engine.next_ending_ms
+
+    def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
         """Some keys that have expired and take room, for the master to commit their removal.
 
-        Looks at a bounded number of pairs, on from where the last call ended.
+        Looks at a bounded number of keys, on from where the last call ended.
         """
         keys: list[bytes] = []
         if self.overlay.flush_sequence:
             return keys
         slots = self._own_slots()
-        start, self._sweep_start = self._sweep_start, DATA_START
-        for stored_key, stored in islice(self.engine.scan(start, DATA_END), pairs_max + 1):
-            if pairs_max == 0:
-                self._sweep_start = stored_key
-                break
-            pairs_max -= 1
-            if 0 < decode_value(stored).expires_ms <= now_ms:
-                key = key_of(stored_key)
-                if slots is not None and slot_of(key) not in slots:
-                    continue  # whoever has them removes them
-                if self.get(key, now_ms=now_ms) is None and key not in self.overlay.unapplied:
-                    keys.append(key)
+        ended = self.engine.ended(self._sweep_start, endings_until(now_ms), count=keys_max)
+        for each in ended:
+            key = key_of(ending_of(each)[1])
+            if slots is not None and slot_of(key) not in slots:
+                continue  # whoever has them removes them
+            if self.get(key, now_ms=now_ms) is None and key not in self.overlay.unapplied:
+                keys.append(key)
+        if len(ended) == keys_max:
+            self._sweep_start = ended[-1] + b"\x00"
+        else:
+            self._sweep_start = ENDINGS_START
+            self.engine.note_next_ending()
         return keys
+
+    @property
+    def about_keys(self) -> int:
+        return self.engine.state.keys
+
+    def random_key(self, source: random.Random, *, now_ms: int) -> bytes | None:
+        slots = self._own_slots()
+        for _ in range(0 if self.overlay.flush_sequence else _TRIES):
+            key = self.engine.random_key(source)
+            if key is None:
+                break
+            is_own = slots is None or slot_of(key) in slots
+            if is_own and self.get(key, now_ms=now_ms) is not None:
+                return key
+        found = [key for key, _ in islice(self.scan(after=None, now_ms=now_ms), _FEW)]
+        return source.choice(found) if found else None
 
 
 def _as_write(key: bytes, value: Value | None) -> Write:

@@ -4,6 +4,7 @@ Everything runs on one event loop, and whatever changes a partition does so with
 loop is the lock of every key and tag, and binlog order is the order of execution.
 """
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog_readers import BinlogReaders
 
 KEY_BYTES_MAX: Final = 16 << 10
@@ -99,6 +101,13 @@ class PartitionStore(Protocol):
     readers: BinlogReaders
     """Who reads the binlog by command: what they need stays as well."""
 
+    last_writes: LastWrites | None
+    """Kept where reads wait for what they have read; see `note_last_writes`."""
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        """Keep `last_writes` from now on, always the same object, or do not."""
+        ...
+
     @property
     def recent(self) -> Mapping[bytes, Write]:
         """Some keys by the write that gave them what they have now, always the same mapping; what
@@ -172,10 +181,30 @@ class PartitionStore(Protocol):
         """The largest number of a producer whose record is known; None where there is none."""
         ...
 
-    def expired(self, *, now_ms: int, pairs_max: int) -> list[bytes]:
+    async def count(self) -> int | None:
+        """How many keys there are, those among them that have expired and still take room; None
+        where that is not known for now. Waits for what is on its way to the engine.
+        """
+        ...
+
+    @property
+    def about_keys(self) -> int:
+        """At once, and about so many."""
+        ...
+
+    def random_key(self, source: random.Random, *, now_ms: int) -> bytes | None:
+        """Each key about as likely as any other; None where there is none."""
+        ...
+
+    @property
+    def next_ending_ms(self) -> int:
+        """No key that takes room expires before; 0: not known."""
+        ...
+
+    def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
         """Some keys that have expired and take room, for the master to commit their removal.
 
-        Looks at a bounded number of pairs, on from where the last call ended.
+        Looks at a bounded number of keys, on from where the last call ended.
         """
         ...
 

@@ -83,7 +83,11 @@ class ServedCopies:
 
     def lease_changed(self) -> None:
         """It has ended, or was renewed."""
-        self._lease_end_ns = self.lease.until_ns if self.has_lease else _NEVER_NS
+        now_ns = self._clock.monotonic_ns()
+        was_on, is_on = now_ns < self._lease_end_ns < _NEVER_NS, self.lease.is_on(now_ns)
+        self._lease_end_ns = self.lease.until_ns if is_on else _NEVER_NS
+        if was_on and is_on:
+            return  # it was on all the time: what was noted is so still
         for partition, copy in self._copies.items():
             _note(copy, self._replicas[partition])
         self._tell()
@@ -102,6 +106,7 @@ class ServedCopies:
 
 def _note(copy: PartitionCopy, replica: Replica) -> None:
     copy.epoch = replica.epoch
+    copy.last_writes = replica.store.last_writes
     copy.is_leading = replica.is_leading
     copy.is_serving = replica.may_write
     copy.is_reading_behind = replica.role is Role.SLAVE

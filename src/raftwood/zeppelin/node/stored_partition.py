@@ -23,6 +23,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, TruncateHead
 from raftwood.zeppelin.model import Ack
 from raftwood.zeppelin.node import binlog_format
+from raftwood.zeppelin.node.acks import LastWrites
 from raftwood.zeppelin.node.binlog import Binlog
 from raftwood.zeppelin.node.cutting import cut_binlog
 from raftwood.zeppelin.node.engine_home import EngineHome
@@ -46,6 +47,12 @@ from raftwood.zeppelin.node.write_sizes import WriteSizes
 
 _EPOCHS_KEPT: Final = 64
 """So many are known even of records that are purged."""
+_COUNT_PAIRS: Final = 500
+"""Looked at in one turn of the loop, where keys are still to be counted."""
+_COUNT_TURNS: Final = 40
+"""So often each time that the partition is looked after."""
+_COUNT_S_MAX: Final = 5.0
+"""So long is waited for a slow disk before keys are counted one by one."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _WRITE_OVERHEAD_BYTES: Final = 300
@@ -75,6 +82,7 @@ class StoredPartition(TrimmedPartition):
         """The first record that a connected slave still needs; None: there is none."""
         self.ack: Ack = "written"
         """What its table's writes wait for."""
+        self.last_writes: LastWrites | None = None
         self._group = group
         self._binlog = binlog
         self.home = home
@@ -115,7 +123,15 @@ class StoredPartition(TrimmedPartition):
         self._pending_bytes = 0
         self._is_committed = False
         self.overlay.forget_all()
+        if self.last_writes is not None:
+            self.last_writes.begin(self.last_sequence)
         self.trim_anew()
+
+    def note_last_writes(self, *, is_on: bool) -> None:
+        if is_on and self.last_writes is None:
+            self.last_writes = LastWrites(self.last_sequence)
+        elif not is_on:
+            self.last_writes = None
 
     # Where it is.
 
@@ -160,6 +176,8 @@ class StoredPartition(TrimmedPartition):
         opened.update(writes)
         self.overlay.unapplied.update(writes)
         self.recent.update(writes)
+        if self.last_writes is not None:
+            self.last_writes.put(writes, self.last_sequence)
         return self.last_sequence
 
     def _open_record(self, epoch: int) -> dict[bytes, Write]:
@@ -193,6 +211,10 @@ class StoredPartition(TrimmedPartition):
         if record.flushes:
             self.overlay.flush(record.sequence)
         self.overlay.put(record.writes)
+        if self.last_writes is not None:
+            if record.flushes:
+                self.last_writes.begin(record.sequence)
+            self.last_writes.put((write.key for write in record.writes), record.sequence)
         if record.origin is not None:
             self._origins.add(record.origin, record.sequence)
         self._take(record, encoded)
@@ -399,8 +421,20 @@ class StoredPartition(TrimmedPartition):
             if is_old or engine.unflushed_bytes >= settings.flush_bytes:
                 self._flushed_ns = self._clock.monotonic_ns()
                 await engine.flush()
-        await self.trim(lambda: not self.is_frozen and not self._holds)
+        if not engine.is_counted:
+            await self._count_on()
+        if self.share is not None:
+            await self.trim(lambda: not self.is_frozen and not self._holds)
         await self.purge(before=await self._purging.before(needed_from=self.needed_from))
+
+    async def _count_on(self) -> None:
+        """What an earlier release has written, or a full copy of its: some of it."""
+        engine = self.engine
+        for _ in range(_COUNT_TURNS):
+            if engine.is_counted or self.is_frozen or self._holds or engine is not self.engine:
+                return
+            engine.count_some(_COUNT_PAIRS)
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Wait until the engine has all that was committed before."""
@@ -411,6 +445,16 @@ class StoredPartition(TrimmedPartition):
             if self._failure is not None:
                 raise self._failure
             await asyncio.sleep(0 if applied else _SETTLE_WAIT_S)
+
+    async def count(self) -> int | None:
+        if self._unapplied:
+            try:
+                async with asyncio.timeout(_COUNT_S_MAX):
+                    await self.settle()
+            except TimeoutError:
+                return None
+        is_known = self.engine.is_counted and self._own_slots() is None
+        return self.engine.state.keys if is_known else None
 
     async def checkpoint(self, folder: str) -> int:
         await self.engine.flush()

@@ -2,6 +2,8 @@
 
     \\x00 state                      how far the engine has got (`engine_state`)
     \\x01 sequence                   the origin of a record (`origins`)
+    \\x02 time place                 a key that ends then stands at a place below (big-endian ms)
+    \\x03 hash place                 some of all keys, by chance: a way to any key (`random_key`)
     \\x10 key                        a key without a tag
     \\x11 tag \\x00\\x01 key           a key with a tag, so that keys of one tag are neighbours
 
@@ -13,6 +15,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
+from xxhash import xxh3_64_intdigest
+
 from raftwood.base.errors import StoreDamaged
 from raftwood.zeppelin.node.seams import Value
 from raftwood.zeppelin.slots import tag_of
@@ -20,6 +24,10 @@ from raftwood.zeppelin.slots import tag_of
 STATE_KEY: Final = b"\x00state"
 ORIGINS_START: Final = b"\x01"
 ORIGINS_END: Final = b"\x02"
+ENDINGS_START: Final = b"\x02"
+ENDINGS_END: Final = b"\x03"
+LANDMARKS_START: Final = b"\x03"
+LANDMARKS_END: Final = b"\x04"
 DATA_START: Final = b"\x10"
 """All keys of clients are from here on, up to `DATA_END`."""
 DATA_END: Final = b"\x12"
@@ -30,6 +38,9 @@ _TAG_END: Final = b"\x00\x01"
 LASTS: Final = b"\x00"
 """Before a value without an end."""
 _EXPIRES: Final = Struct("<BQ")
+_TIME_BYTES: Final = 8
+_LANDMARKS: Final = 32
+"""One key of so many is a landmark."""
 
 
 def engine_key(key: bytes) -> bytes:
@@ -63,6 +74,37 @@ def key_of(stored: bytes) -> bytes:
     if stored[:1] != _TAGGED or end < 0:
         raise StoreDamaged(f"{stored[:64]!r} is no key of a partition: restore it from a replica")
     return stored[end + len(_TAG_END) :]
+
+
+def ending(expires_ms: int, place: bytes) -> bytes:
+    """Where it stands in the engine that the key at a place ends."""
+    return ENDINGS_START + expires_ms.to_bytes(_TIME_BYTES, "big") + place
+
+
+def endings_until(now_ms: int) -> bytes:
+    """Behind all keys that have ended."""
+    return ending(now_ms + 1, b"")
+
+
+def ending_of(stored: bytes) -> tuple[int, bytes]:
+    """When a key ends, and its place."""
+    head = len(ENDINGS_START) + _TIME_BYTES
+    return int.from_bytes(stored[len(ENDINGS_START) : head], "big"), stored[head:]
+
+
+def landmark(place: bytes) -> bytes | None:
+    """Where a place stands among the landmarks; None: it is none."""
+    digest = xxh3_64_intdigest(place)
+    return None if digest % _LANDMARKS else LANDMARKS_START + digest.to_bytes(8, "big") + place
+
+
+def place_of_landmark(stored: bytes) -> bytes:
+    return stored[len(LANDMARKS_START) + 8 :]
+
+
+def expires_of(stored: bytes) -> int:
+    """When a value ends; 0: never."""
+    return 0 if stored[:1] == LASTS else decode_value(stored).expires_ms
 
 
 def range_of_tag(tag: bytes) -> tuple[bytes, bytes]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from raftwood.zeppelin.model import NodeId, Topology
-from raftwood.zeppelin.node.acks import Acks
+from raftwood.zeppelin.node.acks import Acks, LastWrites
 from raftwood.zeppelin.node.seams import WRITE_BYTES, PartitionStore, Record, Write
 
 
@@ -22,6 +22,7 @@ class PartitionCopy:
         "is_leading",
         "is_reading_behind",
         "is_serving",
+        "last_writes",
         "recent",
         "store",
         "watched",
@@ -31,6 +32,8 @@ class PartitionCopy:
         self.store = store
         self.recent = store.recent
         """Looked up for nearly every request."""
+        self.last_writes: LastWrites | None = store.last_writes
+        """What reads have to wait for; None: they tell the latest, whatever becomes of it."""
         self.acks = acks
         self.epoch = epoch
         """Of the partition: a master's records have it."""
@@ -48,6 +51,19 @@ class PartitionCopy:
     def may_read_behind(self) -> bool:
         """A slave whose values are of some moment."""
         return self.is_reading_behind and self.store.repairing is None
+
+    def seen(self, keys: Iterable[bytes]) -> int:
+        """The last record that what is read of keys depends on; 0: reads do not wait."""
+        return 0 if self.last_writes is None else self.last_writes.of_all(keys)
+
+    def seen_of_all(self) -> int:
+        """As `seen`, of all keys, and of those that are not there."""
+        return 0 if self.last_writes is None else self.store.last_sequence
+
+    def is_undone(self, sequence: int) -> bool:
+        """Whether a read that depends on this record has to wait."""
+        acks = self.acks
+        return sequence > acks.reached and not acks.is_immediate
 
     def commit(
         self,

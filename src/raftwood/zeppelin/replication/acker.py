@@ -32,11 +32,12 @@ class Acker:
         channel: Channel,
         *,
         standing_of: Callable[[PartitionId], Standing | None],
-        on_answer: Callable[[Standing, int | None, Gap | None], None],
+        on_answer: Callable[[Standing, int | None, Gap | None, int | None], None],
     ) -> None:
         """`standing_of` is None for a partition that is not fed by this master now. `on_answer`
-        hears, of each standing, how many bytes that is behind, None where it is not fed, and what
-        is between the two.
+        hears, of each standing, how many bytes that is behind, None where it is not fed, what is
+        between the two, and up to which record all is done; the last two are None where the
+        master does not say.
         """
         self._channel = channel
         self._standing_of = standing_of
@@ -123,5 +124,6 @@ class Acker:
             return
         response = ACK.decode_response(call.result())
         gaps = response.gaps or [None] * len(told)
-        for standing, lag_bytes, gap in zip(told, response.lags_bytes, gaps, strict=False):
-            self._on_answer(standing, lag_bytes, gap)
+        done: list[int | None] = [*response.done] or [None] * len(told)
+        for answer in zip(told, response.lags_bytes, gaps, done, strict=False):
+            self._on_answer(*answer)

@@ -86,8 +86,17 @@ class SlaveWorld:
 class Following:
     """A partition while this node is its slave."""
 
-    def __init__(self, partition: PartitionId, store: PartitionStore, world: SlaveWorld) -> None:
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        world: SlaveWorld,
+        *,
+        replacing: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`replacing` hears when the store begins to be rewound or replaced, and when that ends."""
         self._partition = partition
+        self._replacing = replacing
         self._store = store
         self._world = world
         self._epoch = 0
@@ -170,18 +179,19 @@ class Following:
         store = self._store
         return Standing(self._partition, rules.session, reached_of(store), store.repairing is None)
 
-    def answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None = None) -> None:
+    def answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None = None) -> bool:
         """What the master says to a standing: how far that is behind, None where it feeds nothing
-        under its session.
+        under its session. Answers whether it feeds this replica now.
         """
         rules = self._rules
         if rules is None or rules.session != standing.session or not self.is_streaming:
-            return
+            return False
         if lag_bytes is None:
             self._begin_sync()
-        else:
-            self.lag_bytes, self.gap = lag_bytes, gap
-            self._contact_ns = self._world.environment.clock.monotonic_ns()
+            return False
+        self.lag_bytes, self.gap = lag_bytes, gap
+        self._contact_ns = self._world.environment.clock.monotonic_ns()
+        return True
 
     def contact_ms(self) -> int | None:
         """So long ago the present master was heard; None: not yet."""
@@ -314,10 +324,12 @@ class Following:
     def _changing(self, master: NodeId) -> Iterator[None]:
         self._check_still_master(master)
         self._is_changing = True
+        self._replacing(True)
         try:
             yield
         finally:
             self._is_changing = False
+            self._replacing(False)
 
     def _check_still_master(self, master: NodeId) -> None:
         """What one master has not got, the next one may have chosen this replica, or itself, for:

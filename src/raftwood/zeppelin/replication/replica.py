@@ -1,5 +1,6 @@
 """This node's replica of one partition: what it is there, and what its users may do by that."""
 
+import asyncio
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -8,7 +9,7 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.zeppelin.model import NodeId, Partition, PartitionId, PartitionState, TableConfig
+from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, PartitionState, TableConfig
 from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
 from raftwood.zeppelin.replication.epochs import epoch_at, record_epoch
@@ -16,10 +17,13 @@ from raftwood.zeppelin.replication.following import Following, SlaveWorld
 from raftwood.zeppelin.replication.leading import Leading, reached_of
 from raftwood.zeppelin.replication.progress import ReplicaReport
 from raftwood.zeppelin.replication.sender import Sender
+from raftwood.zeppelin.replication.wire import Standing
 
 _log = get_logger("zeppelin")
 _NO_ACKS: Final = Acks(is_immediate=False, count=lambda _: 0)
 _NO_ACKS.end()
+_ASK_AGAIN_S: Final = 0.02
+"""While somebody reads here what is not done yet, the master is asked so often how far it is."""
 
 
 class Role(Enum):
@@ -63,7 +67,9 @@ class Replica:
         self._has_failed_to_lead = False
         """It is master and cannot be: another one is to be chosen."""
         self.acks = _NO_ACKS
-        """Which writes are done, of this tenure as master or of the last one."""
+        """Which writes are done, of this tenure as master or of the last one; of a slave as its
+        present master tells it."""
+        self._ask_timer: asyncio.TimerHandle | None = None
 
     # For commands.
 
@@ -98,6 +104,13 @@ class Replica:
         """
         known = self._known
         return known is not None and known.state is not PartitionState.STUCK and self.is_leading
+
+    def read_durably(self, *, is_on: bool) -> None:
+        """Whether reads wait until what they tell is done."""
+        if is_on != (self.store.last_writes is not None):
+            self.store.note_last_writes(is_on=is_on)
+            if self._known is not None:
+                self._context.changed(self)
 
     # For the meta server.
 
@@ -154,12 +167,21 @@ class Replica:
             self._end_leading(handed_to=self._handed_to(before, known))
         else:
             self._context.changed(self)
+        if self.role is not Role.SLAVE and self._leading is None:
+            self.acks.end()
+        elif self.role is Role.SLAVE and (before is None or before.master != known.master):
+            self._begin_acks_of_slave()
         if self.role is not Role.SLAVE and self._following is not None:
             await self._following.end()
             self._following = None
         if self.role is Role.SLAVE and known.master is not None:
             if self._following is None:
-                self._following = Following(self.partition, self.store, self._context.slave_world)
+                self._following = Following(
+                    self.partition,
+                    self.store,
+                    self._context.slave_world,
+                    replacing=self._replacing,
+                )
             self._following.follow(known.master, epoch=known.epoch)
         self.lead_if_due()
 
@@ -201,9 +223,48 @@ class Replica:
         self._context.changed(self)
         leading.moved()
 
+    def answered(
+        self, standing: Standing, lag_bytes: int | None, gap: Gap | None, done: int | None
+    ) -> None:
+        """What the master says to a standing: how far that is behind, None where it feeds nothing,
+        what is between the two, and up to where all is done, None where it does not say: then what
+        it has heard of counts.
+        """
+        if self._following is None or not self._following.answered(standing, lag_bytes, gap):
+            return
+        done = standing.reached.memory if done is None else done
+        if done > self.acks.reached:
+            self.acks.reach(done)
+        if self.acks.is_awaited and self._ask_timer is None:
+            self._ask_timer = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_master)
+
+    def _begin_acks_of_slave(self) -> None:
+        """What another master called done was of its own records."""
+        before = self.acks
+        self.acks = Acks(is_immediate=False, count=lambda _: 0, asked=self._ask_master)
+        self._context.changed(self)
+        before.end()
+
+    def _replacing(self, is_beginning: bool) -> None:
+        """What was read here may be undone by that, and its record's number be another's then."""
+        if is_beginning:
+            self.acks.end()
+        elif self.role is Role.SLAVE:
+            self._begin_acks_of_slave()
+
+    def _ask_master(self) -> None:
+        """How far things are, at the end of this turn of the loop."""
+        if self._ask_timer is not None:
+            self._ask_timer.cancel()
+            self._ask_timer = None
+        if self.role is Role.SLAVE and self.master is not None and self.acks.is_awaited:
+            self._context.slave_world.moved(self.master, self.partition)
+
     async def end(self) -> None:
         self._known = None
         self._end_leading()
+        self.acks.end()
+        self._ask_master()
         if self._following is not None:
             await self._following.end()
             self._following = None

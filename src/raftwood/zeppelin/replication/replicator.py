@@ -13,7 +13,7 @@ from typing import Final, Self
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, Overloaded, Unavailable
 from raftwood.net import Call, Identity, Payload, Server, ServerLimits, ServerTls, Service
-from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, TableConfig, Topology
+from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, Table, Topology
 from raftwood.zeppelin.node.seams import PartitionStore
 from raftwood.zeppelin.replication.acker import Acker
 from raftwood.zeppelin.replication.copy_pace import CopyLimits
@@ -122,7 +122,7 @@ class Replicator:
                 await self._forget_peer(peer)
             await self._peers.close_gone()
             wanted = {
-                PartitionId(table.incarnation, number): (table.config, known)
+                PartitionId(table.incarnation, number): (table, known)
                 for table in topology.tables.values()
                 for number, known in enumerate(table.partitions)
                 if self._node in known.replicas
@@ -132,16 +132,17 @@ class Replicator:
                 if partition not in wanted or not is_open:
                     await self._replicas.pop(partition).end()
                     self._forget_partition(partition)
-            for partition, (config, known) in wanted.items():
+            for partition, (table, known) in wanted.items():
                 if partition in stores:
-                    await self._become(partition, stores[partition], config, known)
+                    await self._become(partition, stores[partition], table, known)
 
     async def _become(
-        self, partition: PartitionId, store: PartitionStore, config: TableConfig, known: Partition
+        self, partition: PartitionId, store: PartitionStore, table: Table, known: Partition
     ) -> None:
         if partition not in self._replicas:
-            self._replicas[partition] = Replica(partition, store, config, self._context)
+            self._replicas[partition] = Replica(partition, store, table.config, self._context)
         replica = self._replicas[partition]
+        replica.read_durably(is_on=table.has_durable_reads)
         if replica.master != known.master:
             self._forget_partition(partition)
         await replica.become(known)
@@ -212,12 +213,14 @@ class Replicator:
     def _ack(self, call: Call, payload: Payload) -> None:
         slave = NodeId(call.peer.node_id)
         answers: list[tuple[int, Gap] | None] = []
+        done: list[int] = []
         for standing in ACK.decode_request(payload).standings:
             leading = self._leading(standing.partition, slave)
             answers.append(None if leading is None else leading.acked(slave, standing))
+            done.append(0 if leading is None else leading.acks.reached)
         lags_bytes = [None if each is None else each[0] for each in answers]
         gaps = [None if each is None else each[1] for each in answers]
-        call.reply(ACK.encode(AckResponse(lags_bytes, gaps)))
+        call.reply(ACK.encode(AckResponse(lags_bytes, gaps, done)))
 
     async def _repair_keys(self, call: Call, request: RepairRequest) -> RepairResponse:
         leading = self._expected_leading(
@@ -318,10 +321,12 @@ class Replicator:
             return None
         return replica.following.standing(master)
 
-    def _answered(self, standing: Standing, lag_bytes: int | None, gap: Gap | None) -> None:
+    def _answered(
+        self, standing: Standing, lag_bytes: int | None, gap: Gap | None, done: int | None
+    ) -> None:
         replica = self._replicas.get(standing.partition)
-        if replica is not None and replica.following is not None:
-            replica.following.answered(standing, lag_bytes, gap)
+        if replica is not None:
+            replica.answered(standing, lag_bytes, gap, done)
 
     def _moved(self, master: NodeId, partition: PartitionId) -> None:
         acker = self._ackers.get(master)

@@ -80,6 +80,9 @@ class AckResponse(msgspec.Struct, frozen=True, array_like=True):
     session, so it has to try to sync."""
     gaps: list[Gap | None] = []
     """For each standing; masters of 0.1.0 tell none."""
+    done: list[int] = []
+    """For each up to which record all is done, for those who read from slaves. Masters of 0.1.0 do
+    not tell it, and its slaves pass over it."""
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True):

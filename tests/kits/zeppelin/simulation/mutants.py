@@ -24,6 +24,7 @@ from raftwood.zeppelin.node.node_store import NodeStore
 from raftwood.zeppelin.node.seams import PartitionStore, Record
 from raftwood.zeppelin.node.store_settings import StoreSettings
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.replication import following
 from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.replica import Replica
@@ -34,6 +35,8 @@ from tests.kits.zeppelin import engines
 from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation import world
 from tests.kits.zeppelin.simulation.doubling import run_behind, run_doubling
+from tests.kits.zeppelin.simulation.oracle import Oracle
+from tests.kits.zeppelin.simulation.reading import run_reading
 from tests.kits.zeppelin.simulation.steps import ONE_ACK, Failure, How, Step, Who, run_failures
 from tests.kits.zeppelin.simulation.world import FAST, SAFE, run, run_cut_off
 
@@ -212,6 +215,17 @@ def _whatever_it_knows(
     return leading
 
 
+_honest_is_undone = PartitionCopy.is_undone
+
+
+def _masters_tell_at_once(copy: PartitionCopy, sequence: int) -> bool:
+    return not copy.is_leading and _honest_is_undone(copy, sequence)
+
+
+def _slaves_tell_at_once(copy: PartitionCopy, sequence: int) -> bool:
+    return copy.is_leading and _honest_is_undone(copy, sequence)
+
+
 def _failing(*failures: Failure) -> partial[None]:
     return partial(_run_failures, [*failures])
 
@@ -291,6 +305,25 @@ MUTANTS = {
             replaced(Replica, may_write=property(_writes_on)),
         ),
         harm=Harm.LOST,
+    ),
+    "reads do not wait": Mutant(
+        run_reading,
+        replaced(PartitionCopy, is_undone=_masters_tell_at_once),
+        harm=Harm.UNDONE,
+    ),
+    "reads do not wait, and the history alone shows it": Mutant(
+        run_reading,
+        together(
+            replaced(PartitionCopy, is_undone=_masters_tell_at_once),
+            replaced(Oracle, told=lambda *_: None),
+        ),
+        harm=Harm.NOT_LINEARIZABLE,
+    ),
+    "reads of slaves do not wait": Mutant(
+        run_reading, replaced(PartitionCopy, is_undone=_slaves_tell_at_once), harm=Harm.UNDONE
+    ),
+    "what was read outlasts a rewind": Mutant(
+        run_reading, replaced(Replica, _replacing=lambda _replica, _begins: None), harm=Harm.UNDONE
     ),
     "a trimmed copy is taken for whole": Mutant(
         # A slave that does not know of a split takes a copy without what was split off.

@@ -35,6 +35,8 @@ class Done(msgspec.Struct, frozen=True):
     partition: PartitionId
     mark: Mark
     at: float
+    harm: Harm = Harm.LOST
+    """What it is where the write is gone."""
 
 
 class Oracle:
@@ -110,6 +112,10 @@ class Oracle:
             )
         self.done.append(Done(partition, mark, now))
 
+    def told(self, partition: PartitionId, mark: Mark) -> None:
+        """A client has read what a write wrote, from the master or a slave."""
+        self.done.append(Done(partition, mark, self._simulation.now, Harm.UNDONE))
+
     def check(
         self,
         partition: PartitionId,
@@ -137,7 +143,7 @@ class Oracle:
                 continue
             is_sure = self.is_calm or config.min_replicas > 1
             if is_sure or not self._was_replaced(partition, done.at):
-                raise Violation(Harm.LOST, f"{done} of {self._meta.masters[partition]}")
+                raise Violation(done.harm, f"{done} of {self._meta.masters[partition]}")
         table = self._meta.table(partition.incarnation)
         assert table is not None
         slots = table.slots_of(partition.number)

@@ -30,7 +30,9 @@ from raftwood.zeppelin.meta.changes import (
     RemoveUser,
     SetMaster,
     SetPassword,
+    SetReads,
 )
+from raftwood.zeppelin.meta.deltas import applied
 from raftwood.zeppelin.meta.rules import MetaState
 from raftwood.zeppelin.model import (
     EPOCH_NO_TABLE,
@@ -254,3 +256,16 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 ) -> None:
     state = state_with(A, B, min_replicas=2)
     assert isinstance(refusal(state, change), error)
+
+
+def test_a_table_is_told_what_its_reads_are_and_everybody_hears_it() -> None:
+    state = state_with(A, B, min_replicas=2)
+    before = state.topology
+    told = [before.tables["t"].has_durable_reads]
+    for reads in ("latest", None):
+        make(state, SetReads("t", reads))
+        heard = applied(before, state.delta(before.epoch)).tables["t"]
+        assert heard == state.topology.tables["t"]
+        told.append(heard.has_durable_reads)
+    assert told == [True, False, True]
+    assert isinstance(refusal(state, SetReads("other", "latest")), NotFound)

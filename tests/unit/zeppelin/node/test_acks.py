@@ -56,7 +56,7 @@ def test_a_client_whose_write_is_never_done_leaves_nothing_behind(leaves: str) -
     acks = Acks(is_immediate=False, count=lambda _: 0)
     for _ in range(1000):
         held = HeldAnswers(lambda: None)
-        held.hold(Held([b"+OK\r\n"], [(0, acks, 7)], deadline=5.0))
+        held.hold(Held([b"+OK\r\n"], [(0, acks, 7, False)], deadline=5.0))
         if leaves == "by its deadline":
             assert held.take(5.0) == [NOT_ACKED]
         else:

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from raftwood.zeppelin.commands import execution
-from raftwood.zeppelin.model import NodeId, TableConfig
+from raftwood.zeppelin.model import NodeId, Reads, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time, run, until
@@ -16,6 +16,133 @@ from tests.kits.turns import counting
 from tests.kits.zeppelin.acks import StaticAcks
 from tests.kits.zeppelin.data_client import Client, connected, connected_to, key_of, two_nodes
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
+
+_READS = [
+    "GET a",
+    "MGET a a",
+    "MGET a a a a a a a a a a",
+    "BULK GET a b",
+    "EXISTS a",
+    "TTL a",
+    "STRLEN a",
+    "GETRANGE a 0 0",
+    "GETEX a",
+    "SET a 3 NX",
+    "SETNX a 3",
+    "MSETNX a 3",
+    "CAS a 9 3",
+    "INCR a",
+    "BULK INCR a 1 0",
+    "DEL z",
+    "BULK DEL z",
+    "TAG LIST t",
+    "TAG DEL t",
+    "SCAN 0",
+    "KEYS *",
+    "DBSIZE",
+    "RANDOMKEY",
+    "CLUSTER COUNTKEYSINSLOT 15495",
+    "CLUSTER GETKEYSINSLOT 15495 1",
+]
+"""Each answers something that depends on key a, which has a word as its value, and on z, which was
+deleted."""
+
+
+@pytest.mark.parametrize("is_cold", [False, True], ids=["in memory", "to be fetched"])
+@pytest.mark.parametrize("read", _READS)
+def test_a_read_is_answered_once_what_it_tells_is_on_enough_replicas(
+    read: str, is_cold: bool
+) -> None:
+    view = single_node(config=synced(min_replicas=2, replicas=2))
+    acks, store = view.copy(0).acks, view.stores[0]
+    assert isinstance(acks, StaticAcks)
+    assert store is not None
+    store.is_cold = is_cold
+
+    async def main() -> None:
+        async with connected(view) as client:
+            acks.replica_has(NodeId("slave"), 1)
+            assert await client("SET z 1") == ["OK"]
+            client.send("DEL z", "SET a word", "SET {t}a 1")
+            assert await client.is_silent()
+            reader = await client.another()
+            reader.send(read)
+            assert await reader.is_silent()
+            acks.replica_has(NodeId("slave"), 4)
+            await reader.answers(1)
+
+    in_virtual_time(main())
+
+
+def test_a_transaction_and_what_follows_it_wait_for_what_it_read() -> None:
+    view = single_node(config=synced(min_replicas=2, replicas=2))
+    acks = view.copy(0).acks
+    assert isinstance(acks, StaticAcks)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send("SET a 1")
+            reader = await client.another()
+            assert await reader("MULTI", "GET a") == ["OK", "QUEUED"]
+            reader.send("EXEC", "GET b")
+            assert await reader.is_silent()
+            acks.replica_has(NodeId("slave"), 1)
+            assert await reader.answers(2) == [[b"1"], None]
+
+    in_virtual_time(main())
+
+
+def test_keys_that_were_written_before_are_read_while_others_wait() -> None:
+    view = single_node(config=synced(min_replicas=2, replicas=2))
+    acks = view.copy(0).acks
+    assert isinstance(acks, StaticAcks)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            acks.replica_has(NodeId("slave"), 1)
+            assert await client("SET a 1") == ["OK"]
+            client.send("SET b 1")
+            reader = await client.another()
+            assert await reader("GET a", "EXISTS a", "MGET a a") == [b"1", 1, [b"1", b"1"]]
+
+    in_virtual_time(main())
+
+
+def test_who_reads_from_a_master_that_is_none_any_more_is_told_to_read_again() -> None:
+    view = single_node(config=synced(min_replicas=2, replicas=2))
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send("SET a 1")
+            reader = await client.another()
+            reader.send("GET a")
+            assert await reader.is_silent()
+            view.copy(0).acks.end()
+            assert (await reader.answers(1))[0].startswith("TRYAGAIN")
+            assert (await client.answers(1))[0].startswith("NOREPLICAS")
+
+    in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("reads", "least", "waits"),
+    [(None, 1, False), (None, 2, True), ("latest", 2, False), ("durable", 1, True)],
+)
+def test_a_table_says_whether_its_reads_wait(reads: Reads | None, least: int, waits: bool) -> None:
+    config = synced(min_replicas=least, replicas=2)
+    view = single_node(config=config, is_written_at_once=False, reads=reads)
+
+    async def main() -> None:
+        async with connected(view) as client:
+            client.send("SET a 1")
+            reader = await client.another()
+            reader.send("GET a", "DBSIZE")
+            if waits:
+                assert await reader.is_silent()
+            else:
+                assert await reader.answers(2) == [b"1", 1]
+
+    in_virtual_time(main())
 
 
 def synced(min_replicas: int = 1, replicas: int = 1) -> TableConfig:
@@ -75,7 +202,7 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
             assert await client("SET a 1") == ["OK"]
             answers = await client("SET a 2", "GET a", "INCR a")
             assert answers[0].startswith("NOREPLICAS Not enough good replicas to write")
-            assert answers[1] == b"2"
+            assert answers[1].startswith("NOREPLICAS Not enough good replicas to read")
             assert answers[2].startswith("NOREPLICAS")
             client.send("SET a 3")
             assert await client.is_silent()

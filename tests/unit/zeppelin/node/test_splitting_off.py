@@ -13,6 +13,7 @@ from raftwood.zeppelin.node.values import DATA_END, DATA_START
 from raftwood.zeppelin.slots import SLOTS, slot_of
 from tests.kits.zeppelin.stores import (
     Place,
+    check_kept_up,
     commit,
     contents,
     position,
@@ -77,6 +78,8 @@ async def goes_on_as_two(place: Place) -> None:
         await store.settle()
         await store.maintain()
         assert store.engine.state.is_trimmed
+        check_kept_up(store.engine)
+        assert await store.count() == len(of(slots))
         assert stored(store) == len(of(slots)) == len(contents(store))
     assert contents(child) == of(UPPER) | {later: b"2"}
     assert child.sequence_of(b"client", 5) == at.sequence
@@ -95,8 +98,8 @@ def test_expired_keys_of_others_are_left_alone() -> None:
             put(parent, key, b"1", 10**15)
         child = await split(node, position(parent))
         await parent.settle()
-        assert set(parent.expired(now_ms=10**15, pairs_max=100)) == set(of(LOWER))
-        assert set(child.expired(now_ms=10**15, pairs_max=100)) == set(of(UPPER))
+        assert set(parent.expired(now_ms=10**15, keys_max=100)) == set(of(LOWER))
+        assert set(child.expired(now_ms=10**15, keys_max=100)) == set(of(UPPER))
         await node.close()
 
     run_simulated(scenario)
