@@ -339,16 +339,18 @@ class PartitionSuite:
             for number in range(4):
                 put(store, b"k%d" % number, b"1")
             await store.settle()
-            may_end = asyncio.Event()
+            has_begun, may_end = asyncio.Event(), asyncio.Event()
             checkpoint = store.engine.checkpoint
 
             async def slow(folder: str) -> None:
                 await checkpoint(folder)
+                has_begun.set()
                 await may_end.wait()
 
             store.engine.checkpoint = slow  # type: ignore[method-assign]
             copying = asyncio.ensure_future(store.checkpoint(place.engines.folder("copy")))
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(60):
+                await has_begun.wait()
             until = BinlogPosition(2, 9)
             rewinding = asyncio.ensure_future(store.rewind(after=2, values=[], until=until))
             await asyncio.sleep(0.05)
