@@ -16,7 +16,7 @@ from raftwood.clogs.tail.tailer import Tailer
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.disk import SLOW_DISK, DiskProfile
 from tests.kits.clogs.tail.batch_lines import lines_of
-from tests.kits.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode
+from tests.kits.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode, FakeWatch
 
 FOLDER = "/logs"
 STATE = "/data/ship"
@@ -27,6 +27,7 @@ QUICK = TailSettings(
     line_bytes_max=1024,
     poll_ms=20,
     scan_ms=50,
+    rescan_ms=1_500,
     grace_ms=300,
     grace_ms_max=3000,
     partial_ms=400,
@@ -114,6 +115,8 @@ class Writer:
         self.lines: dict[str, list[bytes]] = {name: [] for name in names}
         self._files: dict[str, list[Written]] = {name: [] for name in names}
         self._rotations = 0
+        self.is_watched = False
+        """So well that no file is missed that is only renamed."""
 
     async def step(self) -> None:
         name = self._random.choice(self.names)
@@ -152,7 +155,7 @@ class Writer:
         """By rename; the writer appends to the old file a little longer."""
         path = f"{FOLDER}/{name}"
         inode = self._disk.names.get(path)
-        if inode is None or not self._is_known(name):
+        if inode is None or not (self.is_watched or self._is_known(name)):
             return
         self._rotations += 1
         self._disk.rename(path, f"{path}.{self._rotations}")
@@ -210,15 +213,22 @@ class TailWorld:
         self.files: FakeFiles | None = None
         self.tailer: Tailer | None = None
         self.stop = asyncio.Event()
+        self.watch_random = simulation.loop.random_of("watch")
+        self.watch: bool | None = self.watch_random.choice((None, False, True))
+        """Whether it is whole; None: there is none."""
 
     async def program(self, environment: Environment) -> None:
         self.files = FakeFiles(self.disk, delay_s=0.0005)
+        watch = None
+        if self.watch is not None:
+            watch = FakeWatch(self.disk, self.watch_random, is_whole=self.watch)
         self.tailer = await Tailer.start(
             environment,
             self.settings,
             folder=STATE,
             files=self.files,
             delivering=self.delivering,
+            watching=watch,
         )
         await self.stop.wait()
         await self.tailer.close()
@@ -242,6 +252,9 @@ class TailWorld:
     async def run(self, *, steps: int, crashes: float) -> None:
         server = asyncio.create_task(self.log.serve())
         self.machine.start(self.program)
+        if self.writer.is_watched:
+            await self.simulation.wait_until(lambda: self.tailer is not None)
+            await asyncio.sleep(0.2)  # for the first scan
         for _ in range(steps):
             await self.writer.step()
             if self.random.random() < crashes and self.machine.running:
@@ -258,6 +271,18 @@ class TailWorld:
         with suppress(asyncio.CancelledError):
             await server
         self.check()
+
+
+def run_watched(seed: int) -> TailWorld:
+    """Without crashes, and with a watch that misses nothing: files are rotated as fast as can be,
+    and scans are as seldom as never.
+    """
+
+    def watch(world: TailWorld) -> None:
+        world.watch = world.writer.is_watched = True
+        world.settings = msgspec.structs.replace(world.settings, rescan_ms=3_600_000)
+
+    return run_world(seed, crashes=0.0, change=watch)
 
 
 def run_world(
