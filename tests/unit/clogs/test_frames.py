@@ -158,7 +158,7 @@ def put(at: int, value: bytes) -> Callable[[bytearray], None]:
         (2, b"\x02", "has version 2, this program speaks 1"),
         (3, b"\x09", "cannot be read"),
         (4, b"\x09", "cannot be read"),
-        (6, b"\x02", "out of its range"),
+        (6, b"\x04", "out of its range"),
         (7, b"\x01", "damaged"),
         (44, b"\x01\x04", "out of its range"),
         (46, b"\x01\x02", "out of its range"),

@@ -5,8 +5,8 @@ other folders match. Events that come fast are read less often, and all those of
 
 The plain events of the kernel are needed, as inotify_simple gives them: in order, with the cookie
 that says which name became which, with the notice that some were dropped, of folders that come and
-go. watchfiles gives sets of paths, from a thread that wakes up every few milliseconds: to be told of
-a file within 2 ms, it takes 1.4 % of a core when nothing happens; this takes 0.2 ms and nothing.
+go. watchfiles gives sets of paths, from a thread that wakes up every few milliseconds: to be told
+of a file within 2 ms it takes 1.4 % of a core when nothing happens; this takes 0.2 ms and nothing.
 """
 
 import asyncio

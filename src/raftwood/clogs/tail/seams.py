@@ -19,7 +19,8 @@ class Delivering(Protocol):
 
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once the batch is stored, however long that takes; there once, by its producer
-        and sequence. Batches of one name come one at a time.
+        and sequence. Those of one name are stored in the order in which they come, before the first
+        call waits for anything. Where one fails, so do all that came behind it, unstored.
         """
         ...
 

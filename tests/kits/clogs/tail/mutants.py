@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from raftwood.clogs.tail import open_files, reader, rules
 from raftwood.clogs.tail.checkpoints import Checkpoints
 from raftwood.clogs.tail.followed import Followed
+from raftwood.clogs.tail.lanes import _Lane, _Place
 from raftwood.clogs.tail.model import Checkpoint
 from raftwood.clogs.tail.rules import Close, Roster, Verdict
 from raftwood.clogs.tail.watch import Noticed
@@ -73,7 +74,14 @@ def _take_named_and_all_else(noticed: Noticed) -> dict[str, str]:
     return taken
 
 
+async def _no_turn(_: _Lane, __: _Place) -> None:
+    return
+
+
 MUTANTS = {
+    "a batch that overtakes the one before it when both failed": Mutant(
+        run_world, replaced(_Lane, turn=_no_turn)
+    ),
     "a move whose origin is forgotten": Mutant(
         run_watched, replaced(Noticed, _name=_name_without_origin)
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -36,6 +37,9 @@ QUICK = TailSettings(
 )
 
 
+_Asked = tuple[LineBatch, "asyncio.Future[None]"]
+
+
 class OnceLog:
     """Stores a batch once, by its producer and sequence; at times nobody hears of it."""
 
@@ -45,9 +49,9 @@ class OnceLog:
         self._random = source
         self._failing = failing
         self._slow_s = slow_s
-        self._asked: asyncio.Queue[tuple[LineBatch, asyncio.Future[None]]] = asyncio.Queue()
+        self._asked: asyncio.Queue[deque[_Asked]] = asyncio.Queue()
+        self._waiting: dict[str, deque[_Asked]] = {}
         self._known: dict[tuple[bytes, int], list[bytes]] = {}
-        self._under_way: dict[str, int] = {}
         self.stored: dict[str, list[bytes]] = {}
         self.batches: list[LineBatch] = []
         self.broken: list[str] = []
@@ -55,27 +59,36 @@ class OnceLog:
 
     async def deliver(self, batch: LineBatch) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait((batch, answer))
+        waiting = self._waiting.setdefault(batch.name, deque())
+        waiting.append((batch, answer))
+        if len(waiting) == 1:
+            self._asked.put_nowait(waiting)
         await answer
 
     async def serve(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                batch, answer = await self._asked.get()
-                group.create_task(self._handle(batch, answer))
+                group.create_task(self._handle(await self._asked.get()))
 
-    async def _handle(self, batch: LineBatch, answer: asyncio.Future[None]) -> None:
-        await asyncio.sleep(self._random.random() * self._slow_s)
-        fails = self._random.random() < self._failing
-        if not fails or self._random.random() < 0.5:
-            self.store(batch)
-        await asyncio.sleep(self._random.random() * self._slow_s)
-        if answer.done():
-            return
-        if fails:
-            answer.set_exception(Unavailable("the log is away: try again"))
-        else:
-            answer.set_result(None)
+    async def _handle(self, waiting: deque[_Asked]) -> None:
+        """The batches of one name, in order; none behind one that fails."""
+        while waiting:
+            batch, answer = waiting[0]
+            await asyncio.sleep(self._random.random() * self._slow_s)
+            fails = self._random.random() < self._failing
+            if not fails or self._random.random() < 0.5:
+                self.store(batch)
+            await asyncio.sleep(self._random.random() * self._slow_s)
+            answered = list(waiting) if fails else [waiting[0]]
+            for each in answered:
+                waiting.remove(each)
+            for _, answer in answered:
+                if answer.done():
+                    continue
+                if fails:
+                    answer.set_exception(Unavailable("the log is away: try again"))
+                else:
+                    answer.set_result(None)
 
     def store(self, batch: LineBatch) -> None:
         lines = lines_of(batch)
