@@ -176,7 +176,7 @@ class Sending:
         elif isinstance(answer, OutOfOrder):
             rules.out_of_order(action.lane, action.entry, action.attempt, now=now)
         elif isinstance(answer, SequenceForgotten):
-            # Later ones of this producer are stored, and they were sent after this one was.
+            # Later ones of this producer are stored, and none is before those in front of it are.
             self._acked(action, action.place)
         elif isinstance(answer, TooLarge):
             # Of all that can be said against a batch, this alone will be said by all servers, for

@@ -20,7 +20,7 @@ from raftwood.clogs.tail.settings import TailSettings
 
 _log = get_logger("tail")
 _RETRY_S_MAX: Final = 60.0
-_AHEAD_MAX: Final = 4
+_AHEAD_MAX: Final = 7
 """Batches of a name that are made or delivered behind the first one, which is not stored so far."""
 
 

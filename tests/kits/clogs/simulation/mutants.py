@@ -104,7 +104,8 @@ async def _load_as_new(spool: Spool, entry: Entry) -> LineBatch:
 def _changed_without_places(rules: ShippingRules, live: Iterable[str]) -> None:
     _servers_changed(rules, live)
     for lane in rules._lanes.values():
-        lane.place = ""
+        for each in (lane, *lane.queue):
+            each.place = ""
 
 
 async def _sync_nothing(_: Spool) -> None:
