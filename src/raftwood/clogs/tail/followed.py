@@ -55,6 +55,8 @@ class Followed:
         self.next_name = checkpoint.name
         """What it is to be shipped as once nothing of it is under way."""
         self.home = checkpoint.home
+        self.origin = ""
+        """The path of a glob that what is at its path now had before."""
         self.offset = checkpoint.offset
         self.is_mid_line = checkpoint.is_mid_line
         self.cuts = checkpoint.cuts

@@ -75,13 +75,19 @@ class Begin(msgspec.Struct, frozen=True):
     file: Followed
 
 
+class Check(msgspec.Struct, frozen=True):
+    """The file may be another one, which has got its inode: only a look into it tells."""
+
+    file: Followed
+
+
 class Miss(msgspec.Struct, frozen=True):
     """A file that has something left to ship cannot be found."""
 
     file: Followed
 
 
-Action = Refuse | Forget | Close | Begin | Miss
+Action = Refuse | Forget | Close | Begin | Check | Miss
 
 
 def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
@@ -205,9 +211,18 @@ class Roster:
         for identity, found in seen.items():
             file = self._by_identity.get(identity)
             origin = origins.get(found.path, "")
+            is_wanted = found.is_matched or bool(origin)
+            is_doubtful = is_wanted and file is not None and _may_be_other(file, found, origin)
+            if file is not None and is_doubtful and not file.read_to and not file.intents:
+                # Nothing is known of it but the inode, which may be another file's by now.
+                actions.append(self._forget(file, ""))
+                file = None
             if file is not None:
+                file.origin = origin
                 self._see(file, found, now_ms)
-            elif found.is_matched or origin:
+                if is_doubtful:
+                    actions.append(Check(file))
+            elif is_wanted:
                 actions += self._begin(found, now_ms, home=origin)
         return actions
 
@@ -224,8 +239,8 @@ class Roster:
         """The inode is another file's now: the one that was followed is gone."""
         actions: list[Action] = [self._forget(file, _REPLACED)]
         found = Found(file.path, file.identity, file.size, file.mtime_ns)
-        if file.is_matched:
-            actions += self._begin(found, now_ms)
+        if file.is_matched or file.origin:
+            actions += self._begin(found, now_ms, home=file.origin)
         return actions
 
     # Turns
@@ -393,3 +408,9 @@ class Roster:
         if not same:
             del self._by_name[file.name]
         return Forget(file, reason)
+
+
+def _may_be_other(file: Followed, found: Found, origin: str) -> bool:
+    """Whether its inode may have been used again since it was closed."""
+    has_come_otherwise = file.path not in (found.path, origin)
+    return not file.is_held and (has_come_otherwise or file.rested_ms is not None)

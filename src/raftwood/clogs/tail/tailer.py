@@ -28,7 +28,17 @@ from raftwood.clogs.tail.making import BatchMaker
 from raftwood.clogs.tail.model import Head, Identity
 from raftwood.clogs.tail.open_files import OpenFiles
 from raftwood.clogs.tail.reader import Reader
-from raftwood.clogs.tail.rules import Action, Begin, Close, Forget, Miss, Refuse, Roster, Verdict
+from raftwood.clogs.tail.rules import (
+    Action,
+    Begin,
+    Check,
+    Close,
+    Forget,
+    Miss,
+    Refuse,
+    Roster,
+    Verdict,
+)
 from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles, Watching
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.watch import Globs, Noticed
@@ -309,6 +319,8 @@ class Tailer:
         begun = self._carry_out(self._roster.noticed(visited.items(), origins, now_ms=_now_ms()))
         for file in begun:
             await self._open(file)
+            if file.is_forgotten and (other := self._roster.at(file.path)) is not None:
+                await self._open(other)
 
     async def _begin_first(self, begun: list[Followed]) -> None:
         """The files that are there at first; where they are begun at the end, durably so."""
@@ -384,11 +396,11 @@ class Tailer:
                 del self._due[name]
 
     def _carry_out(self, actions: Iterable[Action]) -> list[Followed]:
-        """Do what the rules say; answers the files that are new."""
+        """Do what the rules say; answers the files that are to be opened at once."""
         begun = []
         for action in actions:
             match action:
-                case Begin(file):
+                case Begin(file) | Check(file):
                     begun.append(file)
                 case Close(file):
                     self._open_files.release(file)

@@ -10,7 +10,7 @@ from raftwood.clogs.tail.checkpoints import Checkpoints
 from raftwood.clogs.tail.followed import Followed
 from raftwood.clogs.tail.lanes import _Lane, _Place
 from raftwood.clogs.tail.model import Checkpoint
-from raftwood.clogs.tail.rules import Close, Roster, Verdict
+from raftwood.clogs.tail.rules import Action, Check, Close, Roster, Verdict
 from raftwood.clogs.tail.watch import Noticed
 from tests.kits.clogs.tail.tail_world import run_watched, run_world
 from tests.kits.models import Mutant, replaced, together
@@ -74,11 +74,21 @@ def _take_named_and_all_else(noticed: Noticed) -> dict[str, str]:
     return taken
 
 
+def _noticed_unchecked(roster: Roster, *given: Any, **more: Any) -> list[Action]:
+    return [each for each in _noticed(roster, *given, **more) if not isinstance(each, Check)]
+
+
+_noticed = Roster.noticed
+
+
 async def _no_turn(_: _Lane, __: _Place) -> None:
     return
 
 
 MUTANTS = {
+    "an inode that is used again is taken for what it was": Mutant(
+        run_watched, replaced(Roster, noticed=_noticed_unchecked)
+    ),
     "a batch that overtakes the one before it when both failed": Mutant(
         run_world, replaced(_Lane, turn=_no_turn)
     ),
