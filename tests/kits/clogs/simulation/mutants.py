@@ -104,8 +104,9 @@ async def _load_as_new(spool: Spool, entry: Entry) -> LineBatch:
 def _changed_without_places(rules: ShippingRules, live: Iterable[str]) -> None:
     _servers_changed(rules, live)
     for lane in rules._lanes.values():
-        for each in (lane, *lane.queue):
-            each.place = ""
+        lane.place = ""
+        for entry in lane.queue:
+            entry.place = ""
 
 
 async def _sync_nothing(_: Spool) -> None:
