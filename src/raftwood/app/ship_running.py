@@ -27,6 +27,7 @@ from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenF
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.masking import BuiltInRule, Masking, MaskRule, built_in_rules
 from raftwood.clogs.tail.files import MachineFiles
+from raftwood.clogs.tail.inotify import FolderWatch
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
 from raftwood.disk.real_environment import real_environment
@@ -102,7 +103,13 @@ class ShipServer:
         files = MachineFiles()
         try:
             tailer = await Tailer.start(
-                environment, tail, folder=folder, files=files, delivering=shipper, masking=masking
+                environment,
+                tail,
+                folder=folder,
+                files=files,
+                delivering=shipper,
+                masking=masking,
+                watching=FolderWatch(files) if tail.is_watching else None,
             )
         except BaseException:
             await files.end()

@@ -24,6 +24,7 @@ COUNTERS: Final = {
     "unknown_bytes": "Bytes of batches that may be stored or not.",
     "cuts": "Files that were cut, and begun anew.",
     "cut_bytes": "Bytes that were never read, as their file was cut or lost.",
+    "missed_files": "Files that were made and deleted before they could be opened.",
     "cut_lines": "Cuts made in lines that are too long.",
     "retries": "Deliveries that failed and were tried again.",
     "troubles": "Failures to read files or to write the state.",

@@ -23,7 +23,7 @@ class LineBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_resumed: bool = False
     """An earlier life of the shipper made it, and may have sent it."""
 
-    def message(self, *, system: int, place: str) -> Message:
+    def message(self, *, system: int, place: str, follows: bool = False) -> Message:
         return Message(
             type=MessageType.DATA,
             system=system,
@@ -35,6 +35,7 @@ class LineBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             codec=self.codec,
             format=LOG_GROUP,
             is_resumed=self.is_resumed and not place,
+            follows=follows,
             place=place,
             body=self.body,
         )

@@ -12,6 +12,15 @@ class PlaceMoved(Conflict):
     retriable = True
 
 
+class OutOfOrder(Conflict):
+    """A batch follows one that the receiver has not stored. Nothing was stored: send that one
+    first, then this one again.
+    """
+
+    code = "clogs_out_of_order"
+    retriable = True
+
+
 class LinesDropped(Unavailable):
     """There was no room for lines that were not stored yet, and these were the oldest."""
 

@@ -6,10 +6,10 @@
     3       1     type: data 1, ping 2, pong 3, ack 4, error 5, locate 6
     4       1     codec of the body
     5       1     format of the body, once it is decompressed: 1 is a LogGroup
-    6       1     flags: 1 resumed (an earlier process may have sent it)
+    6       1     flags: 1 resumed (an earlier process may have sent it), 2 follows
     7       1     zero
     8       4     system id
-    12      4     count: records in the body
+    12      4     count: records in the body; of an ack, how many batches of a file may be under way
     16      4     raw bytes: of the body, once it is decompressed
     20      8     sequence; of a ping its id, of a pong the ping's id + 1
     28      16    producer id
@@ -27,6 +27,11 @@ names it with each batch. A batch is stored at its place or nowhere, and there o
 and sequence. Where the place takes no more, the error `PlaceMoved` says that the batch is not
 stored: `locate` tells the next place. A resumed batch has no place: its shipper does not know any
 more where it may have been sent.
+
+A batch that *follows* is stored only where the receiver has stored the one before it in sequence,
+at the same place; else `OutOfOrder` says that nothing was. So a shipper may send the next batches
+of a file before the first one is acked, as many as an ack has told. Receivers of release 0.1.0 tell
+none (zero), and know no such flag.
 """
 
 import struct
@@ -55,6 +60,10 @@ NO_PRODUCER: Final = bytes(PRODUCER_BYTES)
 LOG_GROUP: Final = 1
 """The format of a body: LogHub's LogGroup."""
 _RESUMED: Final = 1
+_FOLLOWS: Final = 2
+
+
+_FLAGS: Final = _RESUMED | _FOLLOWS
 
 
 class MessageType(IntEnum):
@@ -86,6 +95,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     codec: Codec = Codec.NONE
     format: int = LOG_GROUP
     is_resumed: bool = False
+    follows: bool = False
+    """Only behind the batch before it, at the same place."""
     place: str = ""
     body: Buffer = b""
 
@@ -99,7 +110,7 @@ def encode_message(message: Message) -> list[Buffer]:
         message.type,
         message.codec,
         message.format,
-        _RESUMED if message.is_resumed else 0,
+        _RESUMED * message.is_resumed | _FOLLOWS * message.follows,
         0,
         message.system,
         message.count,
@@ -148,7 +159,7 @@ def decode_message(data: Buffer) -> Message:
         raise UnsupportedVersion(
             f"a frame of clogs has version {version}, this program speaks {VERSION}: upgrade it"
         )
-    if name_bytes > FILE_NAME_BYTES_MAX or place_bytes > PLACE_BYTES_MAX or flags & ~_RESUMED:
+    if name_bytes > FILE_NAME_BYTES_MAX or place_bytes > PLACE_BYTES_MAX or flags & ~_FLAGS:
         raise ProtocolError("a frame of clogs has a field out of its range")
     if HEAD_BYTES + name_bytes + place_bytes + body_bytes + _CHECKSUM.size != len(view):
         raise ProtocolError("a frame of clogs has another length than it says")
@@ -168,6 +179,7 @@ def decode_message(data: Buffer) -> Message:
             codec=Codec(codec),
             format=body_format,
             is_resumed=bool(flags & _RESUMED),
+            follows=bool(flags & _FOLLOWS),
             place=str(view[HEAD_BYTES + name_bytes : body_at], "utf-8"),
             body=view[body_at : body_at + body_bytes],
         )

@@ -150,12 +150,12 @@ class BacklogRun:
             assert message.type is MessageType.DATA
             self._store(message)
         if is_stored and self._random.random() < 0.9:
-            if self.rules.acked(action.lane, action.entry, f"{action.lane.name}#0"):
-                self.counters.acked += action.entry.count
-                action.entry.done(None)
-                self.backlog.form_next(action.entry.name)
+            for entry in self.rules.acked(action.lane, action.entry, f"{action.lane.name}#0"):
+                self.counters.acked += entry.count
+                entry.done(None)
+                self.backlog.form_next(entry.name)
         else:
-            self.rules.failed(action.lane, action.attempt, now=self._now)
+            self.rules.failed(action.lane, action.entry, action.attempt, now=self._now)
             self.backlog.failed(action.entry)
 
     def _store(self, message: Message) -> None:

@@ -23,7 +23,8 @@ def test_failures_break_no_promise_of_shipping() -> None:
     assert sum(report.dropped for report in reports) > 50
     assert sum(report.refused for report in reports) > 10
     assert sum(report.moved for report in reports) > 50
-    assert sum(report.late for report in reports) > 50
+    assert sum(report.followed for report in reports) > 50
+    assert sum(report.late for report in reports) > 10
 
 
 def test_a_seed_repeats_its_run() -> None:

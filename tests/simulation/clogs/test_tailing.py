@@ -13,7 +13,7 @@ from raftwood.clogs.tail import tailer
 from raftwood.disk.segment_log import LogSettings
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.runner import assert_deterministic
-from tests.kits.clogs.tail.tail_world import FOLDER, TailWorld, run_world
+from tests.kits.clogs.tail.tail_world import FOLDER, TailWorld, run_watched, run_world
 
 
 @pytest.mark.parametrize("seed", range(100, 102))
@@ -38,6 +38,11 @@ def test_few_open_files_are_enough(seed: int) -> None:
 def test_each_line_is_stored_once_and_in_order_whatever_happens() -> None:
     # Crashes lead to batches that are made again.
     assert sum(run_world(seed).log.duplicates for seed in range(4)) > 0
+
+
+@pytest.mark.parametrize("seed", range(300, 303))
+def test_a_watch_tells_of_files_that_are_rotated_before_a_scan_could_find_them(seed: int) -> None:
+    run_watched(seed)
 
 
 def test_a_run_depends_on_its_seed_alone() -> None:

@@ -35,7 +35,8 @@ def written(folder: Path, *, age_s: float = 0.0, dropped: int = 0, is_panic: boo
             open_files=1,
             missing_files=0,
             behind_bytes=300,
-            counters=TailCounters(lines=60),
+            counters=TailCounters(lines=60, cut_bytes=400, missed_files=2),
+            scanned_because="/x is on nfs",
             file_list=[file],
         ),
         shipper=ShipperStatus(
@@ -55,7 +56,18 @@ def test_servers_counters_and_files_are_shown(
     written(tmp_path)
     assert run(["clogs", "status", "--state", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    for text in ("4711", "configuration 3", "log-a", "connected", "70", "app.log", "300 B"):
+    for text in (
+        "4711",
+        "configuration 3",
+        "log-a",
+        "connected",
+        "70",
+        "app.log",
+        "300 B",
+        "2 files",
+        "400 B",
+        "nfs",
+    ):
         assert text in shown
 
 

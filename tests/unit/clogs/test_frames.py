@@ -1,7 +1,11 @@
 """Frames and datagrams: their golden bytes, and what is refused."""
 
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import xxhash
@@ -158,7 +162,7 @@ def put(at: int, value: bytes) -> Callable[[bytearray], None]:
         (2, b"\x02", "has version 2, this program speaks 1"),
         (3, b"\x09", "cannot be read"),
         (4, b"\x09", "cannot be read"),
-        (6, b"\x02", "out of its range"),
+        (6, b"\x04", "out of its range"),
         (7, b"\x01", "damaged"),
         (44, b"\x01\x04", "out of its range"),
         (46, b"\x01\x02", "out of its range"),
@@ -171,6 +175,25 @@ def test_a_field_that_cannot_be_is_refused_though_the_checksum_is_right(
 ) -> None:
     with pytest.raises((ProtocolError, UnsupportedVersion), match=text):
         decode_message(sealed(put(at, value)))
+
+
+def test_release_0_1_0_reads_an_ack_that_tells_how_many_may_be_under_way() -> None:
+    (wheel,) = (Path(__file__).parents[2] / "fixtures" / "0.1.0").glob("*.whl")
+    ack = Message(type=MessageType.ACK, producer=bytes(range(16)), sequence=7, count=16, place="p")
+    program = (
+        "import sys; from raftwood.clogs.frames import decode_message;"
+        "ack = decode_message(bytes.fromhex(sys.argv[1]));"
+        "print(ack.type.name, ack.sequence, ack.place)"
+    )
+    said = subprocess.run(
+        (sys.executable, "-c", program, joined(encode_message(ack)).hex()),
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        cwd=wheel.parent,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout == "ACK 7 p\n"
 
 
 # Datagrams

@@ -91,6 +91,13 @@ def _tell(found: ShipStatus, problems: list[str]) -> None:
         f"process {found.process}, configuration {shipper.version}, {tail.files} files, "
         f"{tail.counters.lines} lines stored, {size_text(tail.behind_bytes)} behind"
     )
+    if tail.counters.cut_bytes or tail.counters.missed_files:
+        write_line(
+            f"never read: {size_text(tail.counters.cut_bytes)} of files that were cut or lost, "
+            f"{tail.counters.missed_files} files that were deleted at once"
+        )
+    if tail.scanned_because:
+        write_line(f"folders are scanned for changes: {tail.scanned_because}")
     if shipper.servers:
         write_line("")
         write_rows([_server(each) for each in shipper.servers], _SERVERS, "text")

@@ -26,7 +26,9 @@ class Entry:
         "held_bytes",
         "is_dropped",
         "is_keepable",
+        "is_stored",
         "name",
+        "place",
         "size",
         "spool",
         "spool_group",
@@ -49,6 +51,9 @@ class Entry:
         """Whether it may be spooled or dropped; not where somebody else keeps the lines."""
         self.was_sent = False
         """A copy may be on its way: it can be stored at any time, and so is never dropped."""
+        self.place = ""
+        """Where it may be stored, and nowhere else: the place that it was sent to."""
+        self.is_stored = False
         self.is_dropped = False
         self.spool: Spool | None = None
         """The one that it is in, and where."""
@@ -57,13 +62,16 @@ class Entry:
 
 
 class Lane:
-    """The batches of one file, in order: one under way at the most."""
+    """The batches of one file, in order."""
 
     __slots__ = (
         "attempt",
         "failures",
+        "goes_on",
         "held_at",
-        "is_under_way",
+        "in_flight",
+        "is_asking",
+        "last",
         "name",
         "place",
         "queue",
@@ -79,7 +87,14 @@ class Lane:
         """Where the receivers said that the file goes; empty: to be asked."""
         self.server = ""
         """The one that was asked or sent to last."""
-        self.is_under_way = False
+        self.is_asking = False
+        """Its place or its first batch's body is asked for."""
+        self.in_flight: deque[Entry] = deque()
+        """Sent, and not answered: the first ones of the queue, all by one attempt."""
+        self.last: LineBatch | None = None
+        """The last one of these."""
+        self.goes_on = False
+        """Whether more may follow these."""
         self.attempt = 0
         """Counts all attempts, so that a late answer is known for one."""
         self.failures = 0
@@ -88,3 +103,7 @@ class Lane:
         """The server at which it waits until fewer are under way."""
         self.retry_at = 0.0
         """It waits until then before another attempt; 0: it does not."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.is_asking or bool(self.in_flight)

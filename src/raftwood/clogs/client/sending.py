@@ -20,7 +20,7 @@ from raftwood.clogs.client.ring_follower import RingFollower
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.client.shipping_rules import Action, Load, Locate, Send, ShippingRules
 from raftwood.clogs.client.spool import Spool
-from raftwood.clogs.errors import PlaceMoved
+from raftwood.clogs.errors import OutOfOrder, PlaceMoved
 from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
 from raftwood.clogs.wire import STORE
 from raftwood.net import Payload
@@ -68,10 +68,10 @@ class Sending:
             self._begin(self._load(action), self._loads)
         elif isinstance(action, Locate):
             self._locate(action)
-        elif action.attempt == action.lane.attempt:
+        elif self._rules.is_wanted(action):
             self._send(action, now)
         else:
-            # The ring has changed since the rules said so, a moment ago.
+            # The ring has changed since the rules said so, or the one before could not be sent.
             self._rules.not_sent(action, now=now)
 
     async def close(self) -> None:
@@ -91,7 +91,9 @@ class Sending:
     # Asking
 
     def _send(self, action: Send, now: float) -> None:
-        message = action.batch.message(system=self._settings.system, place=action.place)
+        message = action.batch.message(
+            system=self._settings.system, place=action.place, follows=action.follows
+        )
         try:
             future = self._call(action.server, message)
         except TooLarge as error:
@@ -148,7 +150,7 @@ class Sending:
                 self._backlog.lost(entry, error)
                 self._backlog.form_next(entry.name)
         else:
-            self._rules.failed(action.lane, action.attempt, now=self._loop.time())
+            self._rules.failed(action.lane, None, action.attempt, now=self._loop.time())
 
     # Answers
 
@@ -157,6 +159,7 @@ class Sending:
         if isinstance(answer, Message) and not answer.place:
             answer = Unavailable(f"{action.server} does not tell where {action.lane.name} goes")
         if isinstance(answer, Message):
+            self._rules.told(action.server, answer.count)
             self._rules.located(action.lane, action.attempt, answer.place)
             self._on_event()
         elif answer is not None:
@@ -164,12 +167,16 @@ class Sending:
 
     def _stored(self, action: Send, future: "asyncio.Future[Payload]") -> None:
         answer = self._answer(future)
+        rules, now = self._rules, self._loop.time()
         if isinstance(answer, Message):
+            rules.told(action.server, answer.count)
             self._acked(action, answer.place)
         elif isinstance(answer, PlaceMoved):
-            self._rules.moved(action.lane, action.attempt, now=self._loop.time())
+            rules.moved(action.lane, action.entry, action.attempt, now=now)
+        elif isinstance(answer, OutOfOrder):
+            rules.out_of_order(action.lane, action.entry, action.attempt, now=now)
         elif isinstance(answer, SequenceForgotten):
-            # Later ones of this producer are stored, and they were sent after this one was.
+            # Later ones of this producer are stored, and none is before those in front of it are.
             self._acked(action, action.place)
         elif isinstance(answer, TooLarge):
             # Of all that can be said against a batch, this alone will be said by all servers, for
@@ -196,36 +203,39 @@ class Sending:
         return message if message.type is MessageType.ACK else Overloaded("no ack came")
 
     def _acked(self, action: Send, place: str) -> None:
-        entry = action.entry
-        if not self._rules.acked(action.lane, entry, place):
-            return
-        self._counters.acked += entry.count
-        self._counters.server(action.server).acked += entry.count
+        over = self._rules.acked(action.lane, action.entry, place)
         self._told.discard(action.server)
         self._failing.pop(action.server, None)
-        spool = entry.spool
-        entry.done(None)
-        if spool is not None and spool.is_empty and spool in self._left:
-            self._left.remove(spool)
-            self._begin(spool.close(), self._closing)
-        self._backlog.form_next(entry.name)
+        for entry in over:
+            self._counters.acked += entry.count
+            self._counters.server(action.server).acked += entry.count
+            spool = entry.spool
+            entry.done(None)
+            if spool is not None and spool.is_empty and spool in self._left:
+                self._left.remove(spool)
+                self._begin(spool.close(), self._closing)
+        if over:
+            self._backlog.form_next(action.entry.name)
 
     def _refused(self, action: Send, error: RaftwoodError) -> None:
         entry = action.entry
-        if not self._rules.refused(action.lane, entry, action.attempt):
+        over = self._rules.refused(action.lane, entry, action.attempt)
+        if not over:
             return
-        if entry.is_keepable:
-            self._counters.refused += entry.count
-        else:
-            self._counters.taken -= entry.count  # whoever keeps them may give them again
         _log.error("lines are refused for ever", file=entry.name, why=error.message)
-        entry.done(error)
+        for each in over:
+            if each.is_keepable:
+                self._counters.refused += each.count
+            else:
+                self._counters.taken -= each.count  # whoever keeps them may give them again
+            each.done(error)
         self._backlog.form_next(entry.name)
         self._on_event()
 
     def _failed(self, action: Send | Locate, error: RaftwoodError) -> None:
         self._tell_waiting(action.server, error)
-        self._rules.failed(action.lane, action.attempt, now=self._loop.time())
+        entry = action.entry if isinstance(action, Send) else None
+        self._rules.failed(action.lane, entry, action.attempt, now=self._loop.time())
         if isinstance(action, Send):
             self._backlog.failed(action.entry)
         self._on_event()

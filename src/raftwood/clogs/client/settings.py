@@ -137,6 +137,14 @@ class ClogsClientSettings(Section, frozen=True):
     in_flight_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Batches under way to one server, of all files.")
     ] = 64
+    file_in_flight_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Of these, of one file; receivers of release 0.1.0 get one at a time.",
+        ),
+    ] = 8
     retry_first_ms: Annotated[
         int, Meta(ge=1, le=60_000, description="Wait after a failure; each time twice as long.")
     ] = 100

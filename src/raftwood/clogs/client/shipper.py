@@ -80,6 +80,7 @@ class AsyncShipper:
         self._rules = ShippingRules(
             ShippingLimits(
                 in_flight_max=settings.in_flight_max,
+                file_in_flight_max=settings.file_in_flight_max,
                 retry_first_s=settings.retry_first_ms / 1000,
                 retry_longest_s=settings.retry_longest_ms / 1000,
             ),

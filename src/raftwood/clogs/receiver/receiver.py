@@ -6,6 +6,7 @@ A body stays the bytes that came, from the connection to the sink; nothing here 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ from raftwood.clogs.frames import (
 )
 from raftwood.clogs.model import FILE_NAME_BYTES_MAX, checked_file_name
 from raftwood.clogs.receiver.figures import ReceiverFigures
+from raftwood.clogs.receiver.ordering import FOLLOWING_MAX, Ordering
 from raftwood.clogs.receiver.storage_health import StorageHealth
 from raftwood.clogs.seams import Sink
 from raftwood.clogs.wire import CLUSTER, PING, RECEIVER_ROLE, STORE
@@ -88,6 +90,7 @@ class Receiver:
         self._limits = limits
         self.figures = ReceiverFigures(metrics)
         self._health = StorageHealth()
+        self._ordering = Ordering()
         self._batches = 0
         self._bytes = 0
         metrics.pull_gauge(
@@ -157,7 +160,8 @@ class Receiver:
             message = decode_message(payload)
             if message.type is MessageType.LOCATE:
                 place = await self._sink.locate(key, checked_file_name(message.name))
-                return encode_message(Message(type=MessageType.ACK, place=place))
+                found = Message(type=MessageType.ACK, count=FOLLOWING_MAX, place=place)
+                return encode_message(found)
             place = await self.store(key, message)
         except RaftwoodError as error:
             self.figures.refuse(error)
@@ -167,6 +171,7 @@ class Receiver:
                 type=MessageType.ACK,
                 producer=message.producer,
                 sequence=message.sequence,
+                count=FOLLOWING_MAX,
                 place=place,
             )
         )
@@ -176,7 +181,8 @@ class Receiver:
         check_data(message)
         with self._under_way(len(message.body)):
             try:
-                place = await self._sink.store(key, message)
+                store = partial(self._sink.store, key, message)
+                place = await self._ordering.store(key, message, store)
             except RaftwoodError as error:
                 if type(error) in _OF_STORAGE:
                     self._health.failed(asyncio.get_running_loop().time())

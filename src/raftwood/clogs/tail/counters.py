@@ -20,6 +20,8 @@ class TailCounters(msgspec.Struct):
     """Files that were cut, and begun anew."""
     cut_bytes: int = 0
     """Known to have been in files when they were cut or went away, and never read."""
+    missed_files: int = 0
+    """Known to have been made and deleted before they could be opened: nobody knows their sizes."""
     cut_lines: int = 0
     """Cuts that were made in lines that are too long."""
     retries: int = 0
@@ -51,6 +53,8 @@ class TailStatus(msgspec.Struct, frozen=True, kw_only=True):
     missing_files: int
     """Of an earlier life, not found again so far."""
     behind_bytes: int
+    scanned_because: str = ""
+    """Why changes are looked for every `scan_ms`, where folders cannot be watched."""
     counters: TailCounters
     file_list: list[FileStatus]
     """Those that are furthest behind first; not all of them where there are many."""

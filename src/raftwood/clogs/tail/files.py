@@ -6,13 +6,13 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, TypeVar
 
 from raftwood.clogs.tail.birth import birth_ns
 from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
 from raftwood.clogs.tail.seams import Handle, Opened
+from raftwood.clogs.tail.watch import is_excluded
 
 Result = TypeVar("Result")
 _THREADS: Final = 4
@@ -32,6 +32,9 @@ class MachineFiles:
 
     async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
         return await self.work(partial(_find, wanted))
+
+    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+        return await self.work(partial(_visit, paths))
 
     async def open(self, path: str) -> Opened:
         opened = await self.work(partial(_open, path))
@@ -64,16 +67,11 @@ def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
         # A file that is named as it is, is meant.
         left_out = exclude if glob.has_magic(pattern) else ()
         for path in glob.iglob(pattern, recursive=True):
-            if path in found or _is_excluded(path, left_out):
+            if path in found or is_excluded(path, left_out):
                 continue
             if (each := _found(path)) is not None:
                 found[path] = each
     return [found[path] for path in sorted(found)]
-
-
-def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
-    base = path.rpartition("/")[2]
-    return any(fnmatchcase(path if "/" in pattern else base, pattern) for pattern in exclude)
 
 
 def _found(path: str, *, is_matched: bool = True) -> Found | None:
@@ -85,7 +83,12 @@ def _found(path: str, *, is_matched: bool = True) -> Found | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     identity = Identity(status.st_dev, status.st_ino)
-    return Found(path, identity, status.st_size, status.st_mtime_ns, is_matched)
+    target = os.path.realpath(path) if os.path.islink(path) else ""
+    return Found(path, identity, status.st_size, status.st_mtime_ns, is_matched, target)
+
+
+def _visit(paths: Sequence[str]) -> list[Found | None]:
+    return [_found(path) for path in paths]
 
 
 def _find(wanted: Sequence[tuple[str, int]]) -> list[Found]:

@@ -55,6 +55,8 @@ class Followed:
         self.next_name = checkpoint.name
         """What it is to be shipped as once nothing of it is under way."""
         self.home = checkpoint.home
+        self.origin = ""
+        """The path of a glob that what is at its path now had before."""
         self.offset = checkpoint.offset
         self.is_mid_line = checkpoint.is_mid_line
         self.cuts = checkpoint.cuts
@@ -75,7 +77,9 @@ class Followed:
 
         self.size = self.read_to
         self.peak_size = self.size
-        """The largest one that was seen since the file was last cut."""
+        """The largest one that was seen before the file shrank."""
+        self.has_shrunk = False
+        """It was seen to, and is not begun anew so far."""
         self.mtime_ns = 0
         self.links = 1
         self.grown_ms = now_ms
@@ -125,8 +129,10 @@ class Followed:
         """Its size and time now; whether they are others."""
         if size == self.size and mtime_ns == self.mtime_ns:
             return False
+        self.has_shrunk |= size < self.size
         self.size, self.mtime_ns, self.grown_ms = size, mtime_ns, now_ms
-        self.peak_size = max(self.peak_size, size)
+        if not self.has_shrunk:
+            self.peak_size = max(self.peak_size, size)
         return True
 
     def stay(self) -> None:
@@ -210,8 +216,9 @@ class Followed:
 
     def begin_anew(self) -> int:
         """The file was cut: all in it is new. How many bytes are known to be lost unread."""
-        lost = max(0, self.peak_size - self.read_to)
-        self.peak_size = 0
+        # If nobody saw it shrink, what it had grown by may be of the new contents.
+        lost = max(0, self.peak_size - self.read_to) if self.has_shrunk else 0
+        self.peak_size, self.has_shrunk = 0, False
         self.cuts += 1
         self.offset = self.read_to = 0
         self.is_mid_line = self.reads_mid_line = False

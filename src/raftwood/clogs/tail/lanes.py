@@ -1,4 +1,8 @@
-"""Lanes: the batches of one name, one after the other; the next are made while one is delivered."""
+"""Lanes: the batches of one name, handed over one by one, some before the first is stored.
+
+Where one is not taken, those behind it are not stored either, and fail as well: all of them are
+handed over anew, in their order. A *round* is from one such failure to the next.
+"""
 
 import asyncio
 from collections import deque
@@ -16,8 +20,57 @@ from raftwood.clogs.tail.settings import TailSettings
 
 _log = get_logger("tail")
 _RETRY_S_MAX: Final = 60.0
-_AHEAD_MAX: Final = 4
-"""Batches of a name that are made while one is delivered: so nobody waits for a disk's sync."""
+_AHEAD_MAX: Final = 7
+"""Batches of a name that are made or delivered behind the first one, which is not stored so far."""
+
+
+class _Place:
+    """A batch's, behind another one."""
+
+    def __init__(self, before: "_Place | None") -> None:
+        self.before = before
+        self.round = -1
+        """In which it was handed over last."""
+        self.is_stored = False
+
+
+class _Lane:
+    """Whose turn it is to be handed over, of one name."""
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._changed = asyncio.Event()
+
+    async def turn(self, place: _Place) -> None:
+        """Returns once the batch before is stored, or is handed over in this round."""
+        before = place.before
+        while before is not None and not (before.is_stored or before.round == self._round):
+            changed = self._changed
+            await changed.wait()
+
+    def hand_over(self, place: _Place) -> None:
+        place.round = self._round
+        self._tell()
+
+    def fail(self, place: _Place) -> bool:
+        """A batch was not taken. Whether it was the first one of the round to say so."""
+        if place.round != self._round:
+            return False
+        self._round += 1
+        return True
+
+    async def stored(self, place: _Place) -> None:
+        """A batch is; returns once the one before it is known to be, too."""
+        before = place.before
+        while before is not None and not before.is_stored:
+            changed = self._changed
+            await changed.wait()
+        place.is_stored, place.before = True, None
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class Lanes:
@@ -68,6 +121,7 @@ class Lanes:
 
     async def _ship(self, name: str, group: asyncio.TaskGroup) -> None:
         under_way: deque[asyncio.Task[None]] = deque()
+        lane, last = _Lane(), None
         while True:
             while under_way and under_way[0].done():
                 under_way.popleft()
@@ -75,9 +129,10 @@ class Lanes:
             if len(under_way) <= _AHEAD_MAX:
                 intended = await self._next(name, is_ahead=bool(under_way))
             if intended is not None:
-                last = under_way[-1] if under_way else None
-                self._ahead_left -= last is not None
-                delivery = self._deliver(intended, last)
+                is_ahead = bool(under_way)
+                self._ahead_left -= is_ahead
+                last = _Place(last if is_ahead else None)
+                delivery = self._deliver(intended, lane, last, is_ahead=is_ahead)
                 under_way.append(group.create_task(delivery, name=f"delivery of {name}"))
             elif under_way:
                 await under_way.popleft()
@@ -101,18 +156,17 @@ class Lanes:
                 self._room.release()
         return intended
 
-    async def _deliver(self, intended: Intended, last: asyncio.Task[None] | None) -> None:
-        """Make a batch, and deliver it once the last one before it is."""
+    async def _deliver(
+        self, intended: Intended, lane: _Lane, place: _Place, *, is_ahead: bool
+    ) -> None:
+        """Make a batch, and have it stored behind the one before it."""
         try:
-            try:
-                ready = await self._reader.make(intended)
-                if last is not None:
-                    await asyncio.wait([last])
-                    last.result()
-            finally:
-                self._ahead_left += last is not None
-            await self._stored(ready)
+            ready = await self._reader.make(intended)
+            await lane.turn(place)
+            await self._stored(ready, lane, place)
+            await lane.stored(place)
         finally:
+            self._ahead_left += is_ahead
             self._room.release()
         self._settle(ready)
 
@@ -131,23 +185,27 @@ class Lanes:
             with suppress(DiskFull, Overloaded):
                 self._checkpoints.note(file.number, file.checkpoint())
 
-    async def _stored(self, ready: Ready) -> None:
+    async def _stored(self, ready: Ready, lane: _Lane, place: _Place) -> None:
         """Again and again: the file waits, and is what keeps the lines meanwhile."""
         file, wait_s, told = ready.file, self._settings.retry_ms / 1000, ""
         while True:
             try:
+                lane.hand_over(place)
                 await self._delivering.deliver(ready.made.batch)
             except SequenceForgotten as error:
                 self._counters.unknown_batches += 1
                 self._counters.unknown_bytes += ready.intent.end - ready.intent.begin
                 _log.error("a batch may be stored or not", file=file.path, reason=error.message)
             except RaftwoodError as error:
-                self._counters.retries += 1
-                if error.message != told:
-                    told = file.refusal = error.message
-                    _log.warning("a batch is not delivered", file=file.path, reason=told)
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, _RETRY_S_MAX)
+                if lane.fail(place):
+                    # Of those behind it nobody has to hear.
+                    self._counters.retries += 1
+                    if error.message != told:
+                        told = file.refusal = error.message
+                        _log.warning("a batch is not delivered", file=file.path, reason=told)
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(wait_s * 2, _RETRY_S_MAX)
+                await lane.turn(place)
                 continue
             file.refusal = ""
             return

@@ -30,6 +30,8 @@ class Found(msgspec.Struct, frozen=True):
     mtime_ns: int
     is_matched: bool = True
     """By a glob; else it was looked for, as it once was."""
+    target: str = ""
+    """Where a symbolic link leads to."""
 
 
 class Look(msgspec.Struct, frozen=True):

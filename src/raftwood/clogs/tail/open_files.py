@@ -78,13 +78,19 @@ class OpenFiles:
             self._files.close(held[1])
 
     def _close_one(self) -> bool:
-        """Those that a glob finds again come before those that have to be looked for."""
+        """Those that are read to their ends come before those that might be deleted unread, and
+        those that a glob finds again before those that have to be looked for.
+        """
         idle = [
             file
             for number, (file, _) in self._held.items()
             if number not in self._busy and file.links
         ]
-        for file in sorted(idle, key=lambda each: not each.is_matched):
+        for file in sorted(idle, key=_worth):
             self.release(file)
             return True
         return False
+
+
+def _worth(file: Followed) -> tuple[bool, bool]:
+    return file.read_to < file.size, not file.is_matched

@@ -218,6 +218,7 @@ class Reader:
         file.problem, file.failures, file.retry_at_ms = "", 0, 0
         verdict = judged(file, look, is_held=True)
         if verdict is Verdict.CUT:
+            file.looked(look.size, look.mtime_ns, now_ms=_now_ms())
             self.begin_anew(file)
         elif verdict is not Verdict.SAME:
             raise InvariantViolated(f"the descriptor of {file.path} is of another file")

@@ -11,7 +11,7 @@ as the first bytes that were read of it stay the same:
 - *Deleted*: read to its end through the open descriptor, then forgotten.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 
@@ -75,13 +75,19 @@ class Begin(msgspec.Struct, frozen=True):
     file: Followed
 
 
+class Check(msgspec.Struct, frozen=True):
+    """The file may be another one, which has got its inode: only a look into it tells."""
+
+    file: Followed
+
+
 class Miss(msgspec.Struct, frozen=True):
     """A file that has something left to ship cannot be found."""
 
     file: Followed
 
 
-Action = Refuse | Forget | Close | Begin | Miss
+Action = Refuse | Forget | Close | Begin | Check | Miss
 
 
 def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
@@ -117,6 +123,8 @@ class Roster:
         self.files: dict[int, Followed] = {}
         self._by_identity: dict[Identity, Followed] = {}
         self._by_name: dict[str, list[Followed]] = {}
+        self._at: dict[str, Followed] = {}
+        """By the path where a file was seen last; the one that was seen there last."""
         self._refused: dict[str, None] = {}
         self._scans = 0
         self.touched: dict[str, None] = {}
@@ -175,12 +183,64 @@ class Roster:
         self._scans += 1
         return actions
 
+    def noticed(
+        self,
+        visited: Iterable[tuple[str, Found | None]],
+        origins: Mapping[str, str],
+        *,
+        now_ms: int,
+    ) -> list[Action]:
+        """What is at some paths now, of which those with an origin had another one before: such a
+        file is followed though no glob has its path any more.
+        """
+        actions: list[Action] = []
+        seen: dict[Identity, Found] = {}
+        for path, found in visited:
+            before = self._at.get(path)
+            if before is not None and (found is None or found.identity != before.identity):
+                del self._at[path]
+                before.is_matched = False
+                if before.left_ms is None and before.rested_ms is None:
+                    self._leave(before, now_ms)
+            if found is not None:
+                other = seen.setdefault(found.identity, found)
+                file = self._by_identity.get(found.identity)
+                # A file that has several paths keeps the one that it had.
+                if file is not None and found.path == file.path and other is not found:
+                    seen[found.identity] = found
+        for identity, found in seen.items():
+            file = self._by_identity.get(identity)
+            origin = origins.get(found.path, "")
+            is_wanted = found.is_matched or bool(origin)
+            is_doubtful = is_wanted and file is not None and _may_be_other(file, found, origin)
+            if file is not None and is_doubtful and not file.read_to and not file.intents:
+                # Nothing is known of it but the inode, which may be another file's by now.
+                actions.append(self._forget(file, ""))
+                file = None
+            if file is not None:
+                file.origin = origin
+                self._see(file, found, now_ms)
+                if is_doubtful:
+                    actions.append(Check(file))
+            elif is_wanted:
+                actions += self._begin(found, now_ms, home=origin)
+        return actions
+
+    def path_of(self, identity: Identity) -> str:
+        """Where the file was seen last; empty where it is not followed."""
+        file = self._by_identity.get(identity)
+        return "" if file is None else file.path
+
+    def at(self, path: str) -> Followed | None:
+        """The file that was seen there last."""
+        return self._at.get(path)
+
     def replace(self, file: Followed, *, now_ms: int) -> list[Action]:
         """The inode is another file's now: the one that was followed is gone."""
         actions: list[Action] = [self._forget(file, _REPLACED)]
         found = Found(file.path, file.identity, file.size, file.mtime_ns)
-        if file.is_matched:
-            actions += self._begin(found, now_ms)
+        if file.is_matched or file.origin:
+            actions += self._begin(found, now_ms, home=file.origin)
         return actions
 
     # Turns
@@ -258,14 +318,16 @@ class Roster:
         file.identity = identity
         self._by_identity[identity] = file
 
-    def _begin(self, found: Found, now_ms: int) -> Iterator[Action]:
+    def _begin(self, found: Found, now_ms: int, *, home: str = "") -> Iterator[Action]:
+        """`home` is the path of a glob that it had before."""
+        home = home or found.path
         if len(self.files) >= self._settings.files_max:
             yield from self._refuse(
                 found.path, f"{len(self.files)} files are followed already: raise files_max"
             )
             return
         try:
-            name = self._settings.name_of(found.path)
+            name = self._settings.name_of(home)
         except InvalidConfiguration as error:
             yield from self._refuse(found.path, error.message)
             return
@@ -276,13 +338,15 @@ class Roster:
             path=found.path,
             folder=found.path.rpartition("/")[0],
             name=name,
-            home=found.path,
+            home=home,
         )
         producer = self._producer_of(number, found.identity)
         file = Followed(number, checkpoint, producer, now_ms=now_ms)
         file.rested_ms = None
         file.found(found, now_ms=now_ms)
         self._add(file)
+        if home != found.path:
+            self._leave(file, now_ms)
         yield Begin(file)
 
     def _refuse(self, path: str, reason: str) -> Iterator[Action]:
@@ -297,6 +361,9 @@ class Roster:
         if file.rested_ms is not None:
             file.rested_ms = None
             file.grown_ms = now_ms
+        if self._at.get(file.path) is file:
+            del self._at[file.path]
+        self._at[found.path] = file
         if file.found(found, now_ms=now_ms) or file.checked is None:
             self.touched[file.name] = None
         if found.path == file.home and found.is_matched:
@@ -325,6 +392,7 @@ class Roster:
     def _add(self, file: Followed) -> None:
         self.files[file.number] = file
         self._by_identity[file.identity] = file
+        self._at[file.path] = file
         self._by_name.setdefault(file.name, []).append(file)
         self.touched[file.name] = None
 
@@ -333,8 +401,16 @@ class Roster:
         del self.files[file.number]
         if self._by_identity.get(file.identity) is file:
             del self._by_identity[file.identity]
+        if self._at.get(file.path) is file:
+            del self._at[file.path]
         same = self._by_name[file.name]
         same.remove(file)
         if not same:
             del self._by_name[file.name]
         return Forget(file, reason)
+
+
+def _may_be_other(file: Followed, found: Found, origin: str) -> bool:
+    """Whether its inode may have been used again since it was closed."""
+    has_come_otherwise = file.path not in (found.path, origin)
+    return not file.is_held and (has_come_otherwise or file.rested_ms is not None)

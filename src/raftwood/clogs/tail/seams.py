@@ -1,12 +1,13 @@
 """What a tailer needs of others: somebody who delivers, and a file system to read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.tail.model import Found, Look
+from raftwood.clogs.tail.watch import WatchEvent
 
 Result = TypeVar("Result")
 Handle = int
@@ -18,7 +19,8 @@ class Delivering(Protocol):
 
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once the batch is stored, however long that takes; there once, by its producer
-        and sequence. Batches of one name come one at a time.
+        and sequence. Those of one name are stored in the order in which they come, before the first
+        call waits for anything. Where one fails, so do all that came behind it, unstored.
         """
         ...
 
@@ -51,6 +53,10 @@ class TailFiles(Protocol):
         """Files by folder and inode, whatever their names; `is_matched` is off."""
         ...
 
+    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+        """What each path leads to now, as far as it is a regular file."""
+        ...
+
     async def open(self, path: str) -> Opened: ...
 
     async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
@@ -72,3 +78,23 @@ class TailFiles(Protocol):
     async def end(self) -> None:
         """Wait for what is under way, and close all files."""
         ...
+
+
+class Watching(Protocol):
+    """Tells what happens in folders, so that not everything has to be scanned all the time."""
+
+    def begin(self, on_events: Callable[[], None]) -> None:
+        """Call this soon after something has happened."""
+        ...
+
+    async def follow(self, paths: Sequence[str], links: Mapping[str, str]) -> str:
+        """Watch all folders that files of these globs may be in, and those that links lead to, by
+        link. Answers why some have to be scanned instead; nothing where none has to.
+        """
+        ...
+
+    def take(self) -> list[WatchEvent]:
+        """What has happened since, in order; never waits."""
+        ...
+
+    def end(self) -> None: ...

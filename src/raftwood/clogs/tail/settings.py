@@ -82,9 +82,14 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     partial_ms: _Milliseconds = 5_000
     """A last line without a newline is shipped as it is once its file has not grown for so long."""
     poll_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
-    """From one look at the sizes of open files to the next."""
+    """From one look at files that grow to the next; one that was cut before is looked at ten times
+    as often, as what is cut before it is read is lost."""
     scan_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
-    """From one look for new and renamed files to the next."""
+    """From one look for new and renamed files to the next, where folders cannot be watched."""
+    rescan_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
+    """The same where all are watched: for what a watch may not have told."""
+    is_watching: bool = msgspec.field(default=True, name="watch")
+    """Hear of changes by inotify; off: look for them every `poll_ms` and `scan_ms` alone."""
     grace_ms: _Milliseconds = 2_000
     """A file that lost its name is read on until it has not grown for so long, and the file that
     has its name now waits for that."""

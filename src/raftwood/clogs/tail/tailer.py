@@ -10,9 +10,11 @@ The state in the folder says how far each file is stored, and which batches may 
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
+
+from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
@@ -26,9 +28,20 @@ from raftwood.clogs.tail.making import BatchMaker
 from raftwood.clogs.tail.model import Head, Identity
 from raftwood.clogs.tail.open_files import OpenFiles
 from raftwood.clogs.tail.reader import Reader
-from raftwood.clogs.tail.rules import Action, Begin, Close, Forget, Miss, Refuse, Roster, Verdict
-from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles
+from raftwood.clogs.tail.rules import (
+    Action,
+    Begin,
+    Check,
+    Close,
+    Forget,
+    Miss,
+    Refuse,
+    Roster,
+    Verdict,
+)
+from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles, Watching
 from raftwood.clogs.tail.settings import TailSettings
+from raftwood.clogs.tail.watch import Globs, Noticed
 from raftwood.disk.store import Store
 
 _log = get_logger("tail")
@@ -36,6 +49,8 @@ _LISTED_MAX: Final = 100
 _CLUSTER: Final = "ship"
 _SCAN_SHARE: Final = 10
 """Scans take this share of the time at the most."""
+_SOON_SHARE: Final = 10
+"""Files that were cut before are looked at so many times as often as others."""
 
 
 class Tailer:
@@ -50,8 +65,10 @@ class Tailer:
         files: TailFiles,
         delivering: Delivering,
         masking: Masking | None,
+        watching: Watching | None,
     ) -> None:
         self._settings = settings
+        self._watching = watching
         self._store = store
         self._files = files
         self._life = environment.random.randbytes(PRODUCER_BYTES)
@@ -78,6 +95,15 @@ class Tailer:
         )
         self._due: dict[str, None] = {}
         """Names that are looked at in the next turn."""
+        self._globs = Globs(settings.paths, settings.exclude)
+        self._noticed = Noticed(self._globs)
+        self._links: dict[str, str] = {}
+        """Where the paths lead to that are symbolic links."""
+        self._scanned_because = "they are not watched"
+        self._scan_at_ms = self._scan_from_ms = 0
+        """When the next scan is due; and from when on there may be one before, if it is needed."""
+        self._visit_at_ms = self._visit_soon_at_ms = 0
+        """From when on files that were written to may be visited again."""
         self._scans = 0
         self._woken = asyncio.Event()
         self._is_stopping = False
@@ -93,19 +119,30 @@ class Tailer:
         files: TailFiles,
         delivering: Delivering,
         masking: Masking | None = None,
+        watching: Watching | None = None,
     ) -> "Tailer":
-        """Follow files, with the state in `folder`. The errors are those of `Store.open`."""
+        """Follow files, with the state in `folder`. The errors are those of `Store.open`. Files and
+        watch are the tailer's from then on.
+        """
         store = await Store.open(
             environment, folder, cluster=_CLUSTER, store=1, settings=STATE_SETTINGS
         )
         try:
             tailer = cls(
-                environment, settings, store, files=files, delivering=delivering, masking=masking
+                environment,
+                settings,
+                store,
+                files=files,
+                delivering=delivering,
+                masking=masking,
+                watching=watching,
             )
             tailer._restore()
         except BaseException:
             await store.close()
             raise
+        if watching is not None:
+            watching.begin(tailer._woken.set)
         tailer._running = asyncio.create_task(tailer._run(), name="tailer")
         return tailer
 
@@ -122,6 +159,8 @@ class Tailer:
                 if not running.cancelled():
                     running.result()
         finally:
+            if self._watching is not None:
+                self._watching.end()
             await self._files.end()
             try:
                 await self._store.close()
@@ -156,6 +195,7 @@ class Tailer:
             open_files=len(self._open_files),
             missing_files=sum(not file.was_seen for file in files),
             behind_bytes=sum(file.behind_bytes for file in files),
+            scanned_because=self._scanned_because,
             counters=self.counters,
             file_list=[_status(file) for file in ranked],
         )
@@ -163,28 +203,51 @@ class Tailer:
     # The driver
 
     async def _run(self) -> None:
-        settings = self._settings
-        scan_at_ms = 0
         async with asyncio.TaskGroup() as group:
             while not self._is_stopping:
                 self._woken.clear()
-                now_ms = _now_ms()
-                if now_ms >= scan_at_ms or self._reader.is_last:
+                self._take_events()
+                if self._is_scan_due(_now_ms()) or self._reader.is_last:
                     await self._scan()
-                    # Where there are very many files, most of the time is for something else.
-                    took_ms = _now_ms() - now_ms
-                    scan_at_ms = now_ms + max(settings.scan_ms, _SCAN_SHARE * took_ms)
+                await self._visit(self._to_visit(_now_ms()))
                 await self._look()
                 self._turn(group)
                 try:
-                    async with asyncio.timeout(settings.poll_ms / 1000):
+                    async with asyncio.timeout(self._rest_ms(_now_ms()) / 1000):
                         await self._woken.wait()
                 except TimeoutError:
                     continue
 
+    def _is_scan_due(self, now_ms: int) -> bool:
+        is_needed = self._noticed.is_unclear or any(
+            file.left_ms is not None and not file.is_held for file in self._due_files()
+        )
+        return now_ms >= (self._scan_from_ms if is_needed else self._scan_at_ms)
+
+    def _rest_ms(self, now_ms: int) -> int:
+        """How long nothing is to be done, unless something happens."""
+        noticed, poll_ms = self._noticed, self._settings.poll_ms
+        if self._scanned_because or self._due or noticed.is_unclear:
+            poll_ms = min(poll_ms, max(1, self._scan_at_ms - now_ms))
+        else:
+            poll_ms = max(1, self._scan_at_ms - now_ms)
+        if noticed.written:
+            poll_ms = min(poll_ms, max(1, self._visit_soon_at_ms - now_ms))
+        return poll_ms
+
     async def _scan(self) -> None:
-        settings = self._settings
+        settings, began_ms = self._settings, _now_ms()
+        self._noticed.is_unclear = False
+        if self._watching is not None:
+            # First: what comes to be while the scan is under way is told by the watch.
+            because = await self._watching.follow(settings.paths, self._links)
+            if because and because != self._scanned_because:
+                _log.warning("files are scanned for changes", reason=because)
+            self._scanned_because = because
         found = await self._files.scan(settings.paths, settings.exclude)
+        links = {each.path: each.target for each in found if each.target}
+        if self._watching is not None and links != self._links:
+            self._links, self._noticed.is_unclear = links, True
         wanted = self._roster.wanted()
         if wanted:
             found += await self._files.find(wanted)
@@ -194,7 +257,70 @@ class Tailer:
         for file in begun:
             # At once: only what is open can be read once it is deleted.
             await self._open(file)
+        self._take_events()
+        self._noticed.scanned()
         self._scans += 1
+        # Where there are very many files, most of the time is for something else.
+        share_ms = _SCAN_SHARE * (_now_ms() - began_ms)
+        self._scan_from_ms = began_ms + max(settings.scan_ms, share_ms)
+        self._scan_at_ms = self._scan_from_ms
+        if not self._scanned_because:
+            self._scan_at_ms = max(began_ms + settings.rescan_ms, self._scan_from_ms)
+
+    # What a watch tells
+
+    def _take_events(self) -> None:
+        if self._watching is not None:
+            self._noticed.add(self._watching.take())
+            missed = self._noticed.missed_files
+            if missed != self.counters.missed_files:
+                _log.error("files were deleted before they could be opened", files=missed)
+                self.counters.missed_files = missed
+
+    def _to_visit(self, now_ms: int) -> dict[str, str]:
+        """Paths, with those of globs that their files had before."""
+        visits, written = self._noticed.take_named(), self._noticed.written
+        poll_ms = self._settings.poll_ms
+        if written and now_ms >= self._visit_at_ms:
+            visits = {**dict.fromkeys(written, ""), **visits}
+            written.clear()
+            self._visit_at_ms = now_ms + poll_ms
+            self._visit_soon_at_ms = now_ms + poll_ms // _SOON_SHARE
+        elif written and now_ms >= self._visit_soon_at_ms:
+            # Whatever is read of them before they are cut again is not lost.
+            soon = [path for path in written if (file := self._roster.at(path)) and file.cuts]
+            for path in soon:
+                del written[path]
+                visits.setdefault(path, "")
+            self._visit_soon_at_ms = now_ms + max(1, poll_ms // _SOON_SHARE)
+        return {
+            path: origin
+            for path, origin in visits.items()
+            if origin or self._roster.at(path) or self._globs.matches(path)
+        }
+
+    async def _visit(self, origins: Mapping[str, str]) -> None:
+        """See what is at some paths."""
+        if not origins:
+            return
+        visited = dict(zip(origins, await self._files.visit([*origins]), strict=True))
+        # A file with several paths, or one that was just renamed: is it where it was?
+        known = (self._roster.path_of(each.identity) for each in visited.values() if each)
+        others = [path for path in dict.fromkeys(known) if path and path not in visited]
+        if others:
+            visited |= zip(others, await self._files.visit(others), strict=True)
+        for path, found in visited.items():
+            if found is not None:
+                self._noticed.visited(path)
+                if found.target and self._links.get(path) != found.target:
+                    self._noticed.is_unclear = True  # another folder is to be watched
+                if not self._globs.matches(path):
+                    visited[path] = replace(found, is_matched=False)
+        begun = self._carry_out(self._roster.noticed(visited.items(), origins, now_ms=_now_ms()))
+        for file in begun:
+            await self._open(file)
+            if file.is_forgotten and (other := self._roster.at(file.path)) is not None:
+                await self._open(other)
 
     async def _begin_first(self, begun: list[Followed]) -> None:
         """The files that are there at first; where they are begun at the end, durably so."""
@@ -228,8 +354,22 @@ class Tailer:
         except OSError as error:
             self._reader.trouble(file, f"{file.path} cannot be read: {error.strerror}")
 
+    def _due_files(self) -> Iterable[Followed]:
+        return (
+            file
+            for name in self._due
+            for file in self._roster.of_name(name)
+            if file.rested_ms is None
+        )
+
     async def _look(self) -> None:
         held = self._open_files.all()
+        if not self._scanned_because:
+            # Of the others a watch tells; these may be in other folders by now, or in none.
+            left = {file.number for file in self._due_files() if file.left_ms is not None}
+            held = [each for each in held if each[0].number in left] if left else []
+        if not held:
+            return
         looks = await self._files.look([handle for _, handle in held])
         now_ms = _now_ms()
         for (file, _), look in zip(held, looks, strict=True):
@@ -256,11 +396,11 @@ class Tailer:
                 del self._due[name]
 
     def _carry_out(self, actions: Iterable[Action]) -> list[Followed]:
-        """Do what the rules say; answers the files that are new."""
+        """Do what the rules say; answers the files that are to be opened at once."""
         begun = []
         for action in actions:
             match action:
-                case Begin(file):
+                case Begin(file) | Check(file):
                     begun.append(file)
                 case Close(file):
                     self._open_files.release(file)

@@ -6,36 +6,75 @@ from functools import partial
 
 from raftwood.clogs.client.entries import Entry, Lane
 from raftwood.clogs.client.shipping_rules import Send, ShippingRules
+from raftwood.clogs.receiver.ordering import Ordering
 from tests.kits.clogs.shipping_model.world import run
 from tests.kits.models import Mutant, replaced
 
 
-def _failed_and_asks_anew(rules: ShippingRules, lane: Lane, attempt: int, *, now: float) -> None:
-    if rules._is_current(lane, attempt):
+def _failed_and_asks_anew(
+    rules: ShippingRules, lane: Lane, entry: Entry | None, attempt: int, *, now: float
+) -> None:
+    if entry in lane.in_flight and attempt == lane.attempt:
+        for each in lane.queue:
+            each.place = ""
         lane.place = ""
-    _failed(rules, lane, attempt, now=now)
+    _failed(rules, lane, entry, attempt, now=now)
 
 
 _failed = ShippingRules.failed
 
 
-def _moved_and_stays(rules: ShippingRules, lane: Lane, attempt: int, *, now: float) -> None:
-    _failed(rules, lane, attempt, now=now)
+def _moved_and_stays(
+    rules: ShippingRules, lane: Lane, entry: Entry, attempt: int, *, now: float
+) -> None:
+    _failed(rules, lane, entry, attempt, now=now)
 
 
-def _acked_and_counted_on(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> bool:
+def _moved_alone(
+    rules: ShippingRules, lane: Lane, entry: Entry, attempt: int, *, now: float
+) -> None:
+    ended = entry.place
+    _moved(rules, lane, entry, attempt, now=now)
+    if ended and not entry.place:
+        lane.place = ended
+
+
+_moved = ShippingRules.moved
+
+
+def _acked_and_counted_on(
+    rules: ShippingRules, lane: Lane, entry: Entry, place: str
+) -> list[Entry]:
     under_way = dict(rules._in_flight)
-    is_news = _acked(rules, lane, entry, place)
-    if is_news:
+    over = _acked(rules, lane, entry, place)
+    if over:
         rules._in_flight = under_way
-    return is_news
+    return over
 
 
 _acked = ShippingRules.acked
 
 
-def _acked_if_in_time(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> bool:
-    return lane.is_under_way and _acked(rules, lane, entry, place)
+def _acked_if_in_time(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> list[Entry]:
+    return _acked(rules, lane, entry, place) if lane.is_under_way else []
+
+
+def _acked_and_all_go_there(
+    rules: ShippingRules, lane: Lane, entry: Entry, place: str
+) -> list[Entry]:
+    over = _acked(rules, lane, entry, place)
+    if over:
+        for each in lane.queue:
+            each.place = place
+    return over
+
+
+def _acked_in_any_order(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> list[Entry]:
+    if entry in lane.in_flight and lane.queue[0] is not entry:
+        rules._take_back(lane, lane.in_flight[0])
+        lane.queue.remove(entry)
+        return [entry]
+    return _acked(rules, lane, entry, place)
 
 
 def _dropped_though_sent(rules: ShippingRules, entry: Entry) -> None:
@@ -48,7 +87,37 @@ _dropped = ShippingRules.dropped
 
 def _offered_while_under_way(rules: ShippingRules, lane: Lane) -> None:
     if lane.queue and not (lane.held_at or lane.retry_at):
+        lane.is_asking = False
         rules._ready[lane] = None
+
+
+def _follows_anywhere(rules: ShippingRules, lane: Lane, entry: Entry) -> bool:
+    place, entry.place = entry.place, lane.in_flight[-1].place
+    may = _may_follow(rules, lane, entry)
+    if not may:
+        entry.place = place
+    return may
+
+
+_may_follow = ShippingRules._may_follow
+
+
+def _told_more(rules: ShippingRules, server: str, window: int) -> None:
+    rules._windows[server] = 2 * window + 1
+
+
+def _refused_alone(rules: ShippingRules, lane: Lane, entry: Entry, attempt: int) -> list[Entry]:
+    is_keepable, entry.is_keepable = entry.is_keepable, True
+    over = _refused(rules, lane, entry, attempt)
+    entry.is_keepable = is_keepable
+    return over
+
+
+_refused = ShippingRules.refused
+
+
+def _always_behind(*_: object) -> bool:
+    return True
 
 
 def _all_stay(rules: ShippingRules, live: Iterable[str]) -> None:
@@ -98,7 +167,7 @@ def _reset_but_held(_: ShippingRules, lane: Lane) -> None:
 
 
 def _not_sent_is_sent(rules: ShippingRules, action: Send, *, now: float) -> None:
-    _failed(rules, action.lane, action.attempt, now=now)
+    _failed(rules, action.lane, action.entry, action.attempt, now=now)
 
 
 _run = partial(run, events=4_000)
@@ -130,7 +199,29 @@ MUTANTS = {
     ),
     "a stale failure counts": Mutant(
         _run,
-        replaced(ShippingRules, _is_current=staticmethod(lambda lane, _attempt: lane.is_under_way)),
+        replaced(
+            ShippingRules,
+            _is_in_flight=staticmethod(lambda lane, entry, _attempt: entry in lane.in_flight),
+        ),
+    ),
+    "acks count in any order": Mutant(_run, replaced(ShippingRules, acked=_acked_in_any_order)),
+    "a batch in doubt goes where its file goes by now": Mutant(
+        _run, replaced(ShippingRules, acked=_acked_and_all_go_there)
+    ),
+    "a batch follows to a place that it was not sent to": Mutant(
+        _run, replaced(ShippingRules, _may_follow=_follows_anywhere)
+    ),
+    "a receiver stores what follows before what is in front of it": Mutant(
+        _run, replaced(Ordering, is_behind=_always_behind), harm="is stored behind"
+    ),
+    "more are under way than a server keeps in order": Mutant(
+        _run, replaced(ShippingRules, told=_told_more)
+    ),
+    "the file goes on at a place that has ended": Mutant(
+        _run, replaced(ShippingRules, moved=_moved_alone)
+    ),
+    "what is behind a refused batch goes on without it": Mutant(
+        _run, replaced(ShippingRules, refused=_refused_alone)
     ),
     "an ack does not make room": Mutant(_run, replaced(ShippingRules, acked=_acked_and_counted_on)),
     "an attempt's number is used again": Mutant(

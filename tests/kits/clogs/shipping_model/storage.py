@@ -4,7 +4,7 @@ from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.shipping_rules import Send
 from tests.kits.models import Violation
 
-ACK, MOVED, BUSY, REFUSED = range(4)
+ACK, MOVED, BUSY, REFUSED, OUT_OF_ORDER = range(5)
 
 
 class Storage:

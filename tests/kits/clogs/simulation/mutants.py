@@ -1,7 +1,7 @@
 """Bugs planted on purpose: each is caught by what it breaks, or the simulation proves nothing."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from raftwood.clogs.ha.actions import Action
 from raftwood.clogs.ha.rules import Health
 from raftwood.clogs.ha.server_check import ServerCheck
 from raftwood.clogs.model import RingConfiguration
+from raftwood.clogs.receiver.ordering import Ordering
 from raftwood.clogs.receiver.receiver import Receiver
 from raftwood.net import Call, Payload
 from tests.kits.clogs.simulation.notebook import Harm
@@ -105,6 +106,8 @@ def _changed_without_places(rules: ShippingRules, live: Iterable[str]) -> None:
     _servers_changed(rules, live)
     for lane in rules._lanes.values():
         lane.place = ""
+        for entry in lane.queue:
+            entry.place = ""
 
 
 async def _sync_nothing(_: Spool) -> None:
@@ -121,6 +124,11 @@ def _failed_and_passed_by(sending: Sending, action: Any, error: RaftwoodError) -
     lane = action.lane
     if isinstance(action, Send) and len(lane.queue) > 1 and lane.queue[0] is action.entry:
         lane.queue.rotate(-1)
+
+
+async def _store_at_once(_: Ordering, __: str, ___: Message, store: Callable[[], Any]) -> str:
+    place: str = await store()
+    return place
 
 
 _in_storms = partial(run_clogs, plan=_STORMY)
@@ -153,6 +161,9 @@ MUTANTS = {
         _in_storms,
         replaced(ShippingRules, servers_changed=_changed_without_places),
         harm=Harm.TWICE,
+    ),
+    "stores what follows before what is in front of it": Mutant(
+        _in_storms, replaced(Ordering, store=_store_at_once), first=2, harm=Harm.ORDER
     ),
     "syncs without waiting": Mutant(
         partial(run_clogs, plan=_SYNCING), replaced(Spool, sync=_sync_nothing), 8, harm=Harm.LOST

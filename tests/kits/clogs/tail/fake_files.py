@@ -7,12 +7,14 @@ systems do it.
 import asyncio
 import errno
 import heapq
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
 from raftwood.clogs.tail.seams import Handle, Opened
+from raftwood.clogs.tail.watch import EventKind, WatchEvent
 
 Result = TypeVar("Result")
 DEVICE = 1
@@ -33,6 +35,7 @@ class FakeDisk:
     def __init__(self) -> None:
         self.names: dict[str, FakeInode] = {}
         self.device = DEVICE
+        self.on_event: Callable[[WatchEvent], None] | None = None
         self._free: list[int] = []
         self._next = 100
         self._time = 0
@@ -44,34 +47,83 @@ class FakeDisk:
             self._next = max(self._next, number + 1)
             inode = self.names[path] = FakeInode(number)
             inode.links = 1
+            self._tell(EventKind.CREATED, path)
         self.write_on(inode, data)
         return inode
 
     def write_on(self, inode: FakeInode, data: bytes) -> None:
         inode.data += data
         self._touch(inode)
+        self._tell_written(inode)
 
     def truncate(self, path: str) -> None:
         self.names[path].data.clear()
         self._touch(self.names[path])
+        self._tell(EventKind.WRITTEN, path)
 
     def rename(self, source: str, target: str) -> None:
         if target in self.names:
             self.unlink(target)
         self.names[target] = self.names.pop(source)
+        self._tell(EventKind.MOVED, target, source)
 
     def unlink(self, path: str) -> None:
         inode = self.names.pop(path)
         inode.links -= 1
         self.free(inode)
+        self._tell(EventKind.REMOVED, path)
 
     def free(self, inode: FakeInode) -> None:
         if not inode.links and not inode.opened:
             heapq.heappush(self._free, inode.number)
 
+    def _tell_written(self, inode: FakeInode) -> None:
+        for path, each in self.names.items():
+            if each is inode:
+                self._tell(EventKind.WRITTEN, path)
+
+    def _tell(self, kind: EventKind, path: str, origin: str = "") -> None:
+        if self.on_event is not None:
+            self.on_event(WatchEvent(kind, path, origin))
+
     def _touch(self, inode: FakeInode) -> None:
         self._time += 1
         inode.mtime_ns = self._time
+
+
+class FakeWatch:
+    """Tells what happens on the disk. One that is not whole loses events, which it may know."""
+
+    def __init__(self, disk: FakeDisk, source: random.Random, *, is_whole: bool) -> None:
+        self._disk = disk
+        self._random = source
+        self._is_whole = is_whole
+        self._events: list[WatchEvent] = []
+        self._on_events: Callable[[], None] | None = None
+
+    def begin(self, on_events: Callable[[], None]) -> None:
+        self._on_events = on_events
+
+    async def follow(self, paths: Sequence[str], links: Mapping[str, str]) -> str:
+        await asyncio.sleep(0)
+        self._disk.on_event = self._happened
+        return "" if self._is_whole or self._random.random() < 0.9 else f"{paths} and {links}"
+
+    def take(self) -> list[WatchEvent]:
+        taken, self._events = self._events, []
+        return taken
+
+    def end(self) -> None:
+        self._disk.on_event = None
+
+    def _happened(self, event: WatchEvent) -> None:
+        if not self._is_whole and self._random.random() < 0.3:
+            if self._random.random() < 0.5:
+                return  # nobody hears of it
+            event = WatchEvent(EventKind.UNCLEAR)
+        self._events.append(event)
+        if self._on_events is not None:
+            self._on_events()
 
 
 class FakeFiles:
@@ -100,6 +152,13 @@ class FakeFiles:
             self._found(path, is_matched=False)
             for path, inode in sorted(self.disk.names.items())
             if (path.rpartition("/")[0], inode.number) in wanted
+        ]
+
+    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+        await asyncio.sleep(self.delay_s)
+        return [
+            self._found(path, is_matched=True) if path in self.disk.names else None
+            for path in paths
         ]
 
     async def open(self, path: str) -> Opened:
@@ -142,7 +201,8 @@ class FakeFiles:
         self.killed()
 
     def killed(self) -> None:
-        """The process is gone, and its descriptors with it."""
+        """The process is gone, and its descriptors and watches with it."""
+        self.disk.on_event = None
         for handle in list(self._handles):
             self.close(handle)
 

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from raftwood.clogs.tail import open_files, reader, rules
 from raftwood.clogs.tail.checkpoints import Checkpoints
 from raftwood.clogs.tail.followed import Followed
+from raftwood.clogs.tail.lanes import _Lane, _Place
 from raftwood.clogs.tail.model import Checkpoint
-from raftwood.clogs.tail.rules import Close, Roster, Verdict
-from tests.kits.clogs.tail.tail_world import run_world
+from raftwood.clogs.tail.rules import Action, Check, Close, Roster, Verdict
+from raftwood.clogs.tail.watch import Noticed
+from tests.kits.clogs.tail.tail_world import run_watched, run_world
 from tests.kits.models import Mutant, replaced, together
 
 _save = Checkpoints.save
@@ -58,7 +60,47 @@ def _load_without_intents(checkpoints: Checkpoints) -> dict[int, Checkpoint]:
     return {number: replace(each, intents=()) for number, each in _load(checkpoints).items()}
 
 
+def _name_without_origin(noticed: Noticed, path: str, _: str = "") -> None:
+    noticed.named[path] = ""
+
+
+def _name_in_any_order(noticed: Noticed, path: str, origin: str = "") -> None:
+    noticed.named.setdefault(path, origin)
+
+
+def _take_named_and_all_else(noticed: Noticed) -> dict[str, str]:
+    taken, noticed.named = noticed.named, {}
+    noticed.written.clear()
+    return taken
+
+
+def _noticed_unchecked(roster: Roster, *given: Any, **more: Any) -> list[Action]:
+    return [each for each in _noticed(roster, *given, **more) if not isinstance(each, Check)]
+
+
+_noticed = Roster.noticed
+
+
+async def _no_turn(_: _Lane, __: _Place) -> None:
+    return
+
+
 MUTANTS = {
+    "an inode that is used again is taken for what it was": Mutant(
+        run_watched, replaced(Roster, noticed=_noticed_unchecked)
+    ),
+    "a batch that overtakes the one before it when both failed": Mutant(
+        run_world, replaced(_Lane, turn=_no_turn)
+    ),
+    "a move whose origin is forgotten": Mutant(
+        run_watched, replaced(Noticed, _name=_name_without_origin)
+    ),
+    "a successor that is visited first": Mutant(
+        run_watched, replaced(Noticed, _name=_name_in_any_order)
+    ),
+    "writes that are forgotten when something is renamed": Mutant(
+        run_watched, replaced(Noticed, take_named=_take_named_and_all_else)
+    ),
     "an intent that is not awaited": Mutant(
         run_world, replaced(Checkpoints, save=_save_without_a_wait)
     ),

@@ -10,6 +10,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.tail.files import MachineFiles
+from raftwood.clogs.tail.inotify import FolderWatch
 from raftwood.clogs.tail.seams import Masking
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
@@ -84,13 +85,15 @@ class Folder:
             assert len(self.taker.lines[name]) == count, f"more came of {name}"
 
     async def start(self, masking: Masking | None = None) -> Tailer:
+        files = MachineFiles()
         return await Tailer.start(
             self.environment,
             self.settings,
             folder=self.state,
-            files=MachineFiles(),
+            files=files,
             delivering=self.taker,
             masking=masking,
+            watching=FolderWatch(files) if self.settings.is_watching else None,
         )
 
     async def comes(self, name: str, *lines: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,7 +17,7 @@ from raftwood.clogs.tail.tailer import Tailer
 from raftwood.simulation import Simulation, simulate
 from raftwood.simulation.disk import SLOW_DISK, DiskProfile
 from tests.kits.clogs.tail.batch_lines import lines_of
-from tests.kits.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode
+from tests.kits.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode, FakeWatch
 
 FOLDER = "/logs"
 STATE = "/data/ship"
@@ -27,12 +28,16 @@ QUICK = TailSettings(
     line_bytes_max=1024,
     poll_ms=20,
     scan_ms=50,
+    rescan_ms=1_500,
     grace_ms=300,
     grace_ms_max=3000,
     partial_ms=400,
     retry_ms=20,
     close_ms=1000,
 )
+
+
+_Asked = tuple[LineBatch, "asyncio.Future[None]"]
 
 
 class OnceLog:
@@ -44,9 +49,9 @@ class OnceLog:
         self._random = source
         self._failing = failing
         self._slow_s = slow_s
-        self._asked: asyncio.Queue[tuple[LineBatch, asyncio.Future[None]]] = asyncio.Queue()
+        self._asked: asyncio.Queue[deque[_Asked]] = asyncio.Queue()
+        self._waiting: dict[str, deque[_Asked]] = {}
         self._known: dict[tuple[bytes, int], list[bytes]] = {}
-        self._under_way: dict[str, int] = {}
         self.stored: dict[str, list[bytes]] = {}
         self.batches: list[LineBatch] = []
         self.broken: list[str] = []
@@ -54,27 +59,36 @@ class OnceLog:
 
     async def deliver(self, batch: LineBatch) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait((batch, answer))
+        waiting = self._waiting.setdefault(batch.name, deque())
+        waiting.append((batch, answer))
+        if len(waiting) == 1:
+            self._asked.put_nowait(waiting)
         await answer
 
     async def serve(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                batch, answer = await self._asked.get()
-                group.create_task(self._handle(batch, answer))
+                group.create_task(self._handle(await self._asked.get()))
 
-    async def _handle(self, batch: LineBatch, answer: asyncio.Future[None]) -> None:
-        await asyncio.sleep(self._random.random() * self._slow_s)
-        fails = self._random.random() < self._failing
-        if not fails or self._random.random() < 0.5:
-            self.store(batch)
-        await asyncio.sleep(self._random.random() * self._slow_s)
-        if answer.done():
-            return
-        if fails:
-            answer.set_exception(Unavailable("the log is away: try again"))
-        else:
-            answer.set_result(None)
+    async def _handle(self, waiting: deque[_Asked]) -> None:
+        """The batches of one name, in order; none behind one that fails."""
+        while waiting:
+            batch, answer = waiting[0]
+            await asyncio.sleep(self._random.random() * self._slow_s)
+            fails = self._random.random() < self._failing
+            if not fails or self._random.random() < 0.5:
+                self.store(batch)
+            await asyncio.sleep(self._random.random() * self._slow_s)
+            answered = list(waiting) if fails else [waiting[0]]
+            for each in answered:
+                waiting.remove(each)
+            for _, answer in answered:
+                if answer.done():
+                    continue
+                if fails:
+                    answer.set_exception(Unavailable("the log is away: try again"))
+                else:
+                    answer.set_result(None)
 
     def store(self, batch: LineBatch) -> None:
         lines = lines_of(batch)
@@ -114,6 +128,8 @@ class Writer:
         self.lines: dict[str, list[bytes]] = {name: [] for name in names}
         self._files: dict[str, list[Written]] = {name: [] for name in names}
         self._rotations = 0
+        self.is_watched = False
+        """So well that no file is missed that is only renamed."""
 
     async def step(self) -> None:
         name = self._random.choice(self.names)
@@ -152,7 +168,7 @@ class Writer:
         """By rename; the writer appends to the old file a little longer."""
         path = f"{FOLDER}/{name}"
         inode = self._disk.names.get(path)
-        if inode is None or not self._is_known(name):
+        if inode is None or not (self.is_watched or self._is_known(name)):
             return
         self._rotations += 1
         self._disk.rename(path, f"{path}.{self._rotations}")
@@ -210,15 +226,22 @@ class TailWorld:
         self.files: FakeFiles | None = None
         self.tailer: Tailer | None = None
         self.stop = asyncio.Event()
+        self.watch_random = simulation.loop.random_of("watch")
+        self.watch: bool | None = self.watch_random.choice((None, False, True))
+        """Whether it is whole; None: there is none."""
 
     async def program(self, environment: Environment) -> None:
         self.files = FakeFiles(self.disk, delay_s=0.0005)
+        watch = None
+        if self.watch is not None:
+            watch = FakeWatch(self.disk, self.watch_random, is_whole=self.watch)
         self.tailer = await Tailer.start(
             environment,
             self.settings,
             folder=STATE,
             files=self.files,
             delivering=self.delivering,
+            watching=watch,
         )
         await self.stop.wait()
         await self.tailer.close()
@@ -242,6 +265,9 @@ class TailWorld:
     async def run(self, *, steps: int, crashes: float) -> None:
         server = asyncio.create_task(self.log.serve())
         self.machine.start(self.program)
+        if self.writer.is_watched:
+            await self.simulation.wait_until(lambda: self.tailer is not None)
+            await asyncio.sleep(0.2)  # for the first scan
         for _ in range(steps):
             await self.writer.step()
             if self.random.random() < crashes and self.machine.running:
@@ -258,6 +284,18 @@ class TailWorld:
         with suppress(asyncio.CancelledError):
             await server
         self.check()
+
+
+def run_watched(seed: int) -> TailWorld:
+    """Without crashes, and with a watch that misses nothing: files are rotated as fast as can be,
+    and scans are as seldom as never.
+    """
+
+    def watch(world: TailWorld) -> None:
+        world.watch = world.writer.is_watched = True
+        world.settings = msgspec.structs.replace(world.settings, rescan_ms=3_600_000)
+
+    return run_world(seed, crashes=0.0, change=watch)
 
 
 def run_world(

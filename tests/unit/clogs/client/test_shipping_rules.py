@@ -64,7 +64,7 @@ def test_a_place_is_asked_once_and_kept_until_it_takes_no_more() -> None:
     second = ring.only()
     assert isinstance(second, Send)
     assert second.place == "place"
-    ring.rules.moved(second.lane, second.attempt, now=0.0)
+    ring.rules.moved(second.lane, second.entry, second.attempt, now=0.0)
     assert not ring.rules.actions(0.0)
     assert isinstance(ring.only(ring.rules.due), Locate)
 
@@ -78,8 +78,8 @@ def test_a_batch_in_doubt_is_sent_to_the_same_place_by_another_server() -> None:
     assert isinstance(again, Send)
     assert (again.server, again.place, again.is_repeat) == ("two", "place", True)
     # What the first server says now is too late, unless it says that the batch is stored.
-    ring.rules.moved(first.lane, first.attempt, now=0.0)
-    ring.rules.failed(first.lane, first.attempt, now=0.0)
+    ring.rules.moved(first.lane, first.entry, first.attempt, now=0.0)
+    ring.rules.failed(first.lane, first.entry, first.attempt, now=0.0)
     assert ring.rules.in_flight == 1
     assert ring.rules.acked(first.lane, first.entry, "place")
     assert not ring.rules.acked(again.lane, again.entry, "place")
@@ -99,7 +99,8 @@ def test_waits_grow_and_have_a_bound() -> None:
     action: Action = ring.sent(entry_of("a"))
     now, waits = 0.0, []
     for _ in range(6):
-        ring.rules.failed(action.lane, action.attempt, now=now)
+        assert isinstance(action, Send)
+        ring.rules.failed(action.lane, action.entry, action.attempt, now=now)
         assert not ring.rules.actions(now)
         waits.append(ring.rules.due - now)
         now = ring.rules.due
@@ -124,7 +125,7 @@ def test_a_lane_that_is_held_goes_on_though_the_one_before_it_was_dropped() -> N
 def test_a_lane_that_is_held_goes_on_though_the_one_before_it_was_acked_late() -> None:
     ring = Ring()
     late = ring.sent(entry_of("a"))
-    ring.rules.failed(late.lane, late.attempt, now=0.0)
+    ring.rules.failed(late.lane, late.entry, late.attempt, now=0.0)
     under_way = ring.sent(entry_of("b"))
     now = ring.rules.due
     ring.rules.add(entry_of("c"))
@@ -196,3 +197,110 @@ def test_nothing_goes_before_a_server_is_known() -> None:
     ring.servers["a"] = "one"
     rules.servers_changed(["one"])
     assert len(rules.actions(0.0)) == 1
+
+
+WIDE = ShippingLimits(in_flight_max=20, file_in_flight_max=4, retry_first_s=1.0)
+
+
+class Window(Ring):
+    """A server that keeps four batches of a file in order, and five of them given."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDE)
+        self.rules.told("one", 16)
+        self.entries = [entry_of("a", sequence) for sequence in range(1, 6)]
+        for entry in self.entries:
+            self.rules.add(entry)
+        asked = self.only()
+        self.rules.located(asked.lane, asked.attempt, "place")
+        self.lane = asked.lane
+
+    def sends(self, now: float = 0.0) -> list[Send]:
+        actions = self.rules.actions(now)
+        assert all(isinstance(each, Send) for each in actions)
+        return [each for each in actions if isinstance(each, Send)]
+
+    def acked(self, *sends: Send, place: str = "place") -> list[Entry]:
+        return [entry for each in sends for entry in self.rules.acked(self.lane, each.entry, place)]
+
+
+def test_as_many_follow_as_the_server_keeps_in_order() -> None:
+    ring = Window()
+    sends = ring.sends()
+    assert [each.follows for each in sends] == [False, True, True, True]
+    assert ring.acked(sends[0]) == ring.entries[:1]
+    (fifth,) = ring.sends()
+    assert fifth.follows
+    # Answers come in any order; what is over is told in order.
+    assert ring.acked(sends[2], fifth, sends[3]) == []
+    assert ring.acked(sends[1]) == ring.entries[1:]
+    assert ring.rules.in_flight == 0
+
+
+@pytest.mark.parametrize("window", [0, 1])
+def test_a_server_that_keeps_none_in_order_gets_one_at_a_time(window: int) -> None:
+    ring = Window()
+    ring.rules.told("one", window)
+    (first,) = ring.sends()
+    assert not first.follows
+    ring.acked(first)
+    (second,) = ring.sends()
+    assert not second.follows
+
+
+def test_what_follows_a_failure_waits_for_those_in_front_and_begins_anew() -> None:
+    ring = Window()
+    sends = ring.sends()
+    ring.rules.out_of_order(ring.lane, sends[2].entry, sends[2].attempt, now=0.0)
+    ring.rules.failed(ring.lane, sends[1].entry, sends[1].attempt, now=0.0)
+    assert not ring.sends(), "the first one is under way"
+    assert ring.acked(sends[0]) == ring.entries[:1]
+    (second,) = ring.sends()
+    assert (second.entry, second.follows, second.is_repeat) == (ring.entries[1], False, True)
+    # It failed: how many it keeps in order has to be told again.
+    ring.rules.told("one", 16)
+    ring.acked(second)
+    assert [each.follows for each in ring.sends()] == [False, True, True]
+
+
+def test_a_place_that_ended_without_a_batch_has_none_behind_it_but_may_have_those_before() -> None:
+    ring = Window()
+    sends = ring.sends()
+    ring.rules.moved(ring.lane, sends[1].entry, sends[1].attempt, now=0.0)
+    assert [each.place for each in ring.entries] == ["place", "", "", "", ""]
+    ring.acked(sends[0], place="next")
+    assert [each.place for each in ring.sends()] == ["next"] * 4
+
+
+def test_a_batch_in_doubt_goes_to_its_own_place_when_the_file_goes_elsewhere() -> None:
+    ring = Window()
+    sends = ring.sends()
+    ring.servers[""] = "two"
+    ring.rules.servers_changed(["two"])
+    ring.rules.told("two", 16)
+    ring.acked(sends[0], place="next")
+    again = ring.sends()
+    assert [each.place for each in again] == ["place"] * 3, "the fifth was never sent"
+    ring.acked(*again, place="next")
+    assert [each.place for each in ring.sends()] == ["next"]
+
+
+def test_what_somebody_else_keeps_is_given_back_behind_a_refused_batch() -> None:
+    ring = Window()
+    for entry in ring.entries:
+        entry.is_keepable = False
+    sends = ring.sends()
+    assert ring.rules.refused(ring.lane, sends[1].entry, sends[1].attempt) == ring.entries[1:]
+    assert ring.acked(sends[0]) == ring.entries[:1]
+    assert ring.rules.is_idle("a")
+
+
+def test_a_batch_of_another_producer_or_behind_a_gap_does_not_follow() -> None:
+    ring = Ring(WIDE)
+    ring.rules.told("one", 16)
+    ring.rules.add(entry_of("a", 1))
+    ring.rules.add(entry_of("a", 3))
+    asked = ring.only()
+    ring.rules.located(asked.lane, asked.attempt, "place")
+    assert isinstance(ring.only(), Send)
+    assert not ring.rules.actions(0.0)

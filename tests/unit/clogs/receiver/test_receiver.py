@@ -16,13 +16,14 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
-from raftwood.clogs.errors import PlaceMoved
+from raftwood.clogs.errors import OutOfOrder, PlaceMoved
 from raftwood.clogs.frames import BODY_BYTES_MAX, NO_PRODUCER, Message, MessageType
 from raftwood.clogs.receiver.figures import SYSTEMS_MAX
+from raftwood.clogs.receiver.ordering import FOLLOWING_MAX, Ordering
 from raftwood.clogs.receiver.receiver import ReceiverLimits, check_data
 from raftwood.clogs.wire import STORE
 from raftwood.net import Secret
-from tests.kits.clogs.receiver import KEY, PRODUCER, Served, data, served
+from tests.kits.clogs.receiver import KEY, PRODUCER, Served, Shipper, data, served
 from tests.kits.running import run
 
 
@@ -38,16 +39,99 @@ def test_a_file_is_located_and_its_batches_are_acknowledged_with_their_sequence(
     async def body(kit: Served) -> None:
         async with kit.shipper() as shipper:
             found = await shipper.send(Message(type=MessageType.LOCATE, name="a.log"))
-            assert found == Message(type=MessageType.ACK, place="here:a.log")
+            assert found == Message(type=MessageType.ACK, count=FOLLOWING_MAX, place="here:a.log")
             for sequence in (1, 2, 2):
                 ack = await shipper.send(data(sequence, place=found.place))
                 assert ack == Message(
-                    type=MessageType.ACK, producer=PRODUCER, sequence=sequence, place=found.place
+                    type=MessageType.ACK,
+                    producer=PRODUCER,
+                    sequence=sequence,
+                    count=FOLLOWING_MAX,
+                    place=found.place,
                 )
         assert [each.sequence for each in kit.sink.stored] == [1, 2]
         assert {*kit.sink.keys} == {KEY}
 
     check(body)
+
+
+def test_what_follows_is_stored_behind_the_one_before_it_or_not_at_all() -> None:
+    async def body(kit: Served) -> None:
+        async with kit.shipper() as shipper:
+            kit.sink.gate.clear()
+            async with asyncio.TaskGroup() as group:
+                sent = [group.create_task(shipper.send(data(1)))]
+                sent += (
+                    group.create_task(shipper.send(data(each, follows=True))) for each in (2, 3, 2)
+                )
+                await asyncio.sleep(0.05)
+                assert kit.sink.keys == [KEY], "the others wait for the first one"
+                kit.sink.gate.set()
+            assert [each.result().sequence for each in sent] == [1, 2, 3, 2]
+            assert [each.sequence for each in kit.sink.stored] == [1, 2, 3]
+            with pytest.raises(OutOfOrder, match="send that one first"):
+                await shipper.send(data(5, follows=True))
+            assert (await shipper.send(data(2, follows=True))).sequence == 2, "it is known"
+            # Nothing is said by that of a place that it has not stored the one before at.
+            kit.sink.place = "there"
+            with pytest.raises(OutOfOrder):
+                await shipper.send(data(4, place="there:a.log", follows=True))
+            await shipper.send(data(4, place="there:a.log"))
+            await shipper.send(data(5, place="there:a.log", follows=True))
+        assert [each.sequence for each in kit.sink.stored] == [1, 2, 3, 4, 5]
+
+    check(body)
+
+
+def test_what_follows_one_that_fails_is_not_stored() -> None:
+    async def body(kit: Served) -> None:
+        async with kit.shipper() as shipper:
+            kit.sink.gate.clear()
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(_error(shipper, data(1)))
+                next_one = group.create_task(_error(shipper, data(2, follows=True)))
+                await asyncio.sleep(0.05)
+                kit.sink.error = Unavailable("the log is away")
+                kit.sink.gate.set()
+            assert first.result() is Unavailable
+            assert next_one.result() is OutOfOrder
+            kit.sink.error = None
+            await shipper.send(data(1))
+            await shipper.send(data(2, follows=True))
+        assert [each.sequence for each in kit.sink.stored] == [1, 2]
+
+    check(body)
+
+
+def test_a_producer_that_was_forgotten_is_asked_for_the_one_before_again() -> None:
+    async def use() -> None:
+        ordering, stored = Ordering(producers_max=2), []
+
+        async def store(message: Message) -> str:
+            stored.append((message.producer[:1], message.sequence))
+            return "place"
+
+        async def give(producer: bytes, sequence: int, *, follows: bool) -> None:
+            message = data(sequence, producer=producer * 16, follows=follows)
+            await ordering.store(KEY, message, lambda: store(message))
+
+        for producer in (b"a", b"b", b"c"):
+            await give(producer, 1, follows=False)
+        await give(b"c", 2, follows=True)
+        with pytest.raises(OutOfOrder):
+            await give(b"a", 2, follows=True)
+        await give(b"a", 2, follows=False)
+        assert stored[-2:] == [(b"c", 2), (b"a", 2)]
+
+    asyncio.run(use())
+
+
+async def _error(shipper: Shipper, message: Message) -> type[Exception] | None:
+    try:
+        await shipper.send(message)
+    except RaftwoodError as error:
+        return type(error)
+    return None
 
 
 def test_a_sinks_error_reaches_the_shipper_as_what_it_is() -> None:

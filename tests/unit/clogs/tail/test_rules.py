@@ -10,6 +10,7 @@ from raftwood.clogs.tail.model import Found, Head, Identity, Look
 from raftwood.clogs.tail.rules import (
     Action,
     Begin,
+    Check,
     Close,
     Forget,
     Miss,
@@ -43,6 +44,18 @@ class Files:
             for path, inode, size in found
         ]
         return self.roster.scanned(seen, now_ms=self.now_ms)
+
+    def visit(self, *found: tuple[str, int, int], **origins: str) -> list[Action]:
+        """Paths, inodes (0: nothing is there) and sizes; origins by the base names of paths."""
+        self.now_ms += 10
+        visited = [
+            (path, Found(path, Identity(1, inode), size, self.now_ms, "." not in path))
+            if inode
+            else (path, None)
+            for path, inode, size in found
+        ]
+        named = {f"/l/{path.replace('_', '.')}": origin for path, origin in origins.items()}
+        return self.roster.noticed(visited, named, now_ms=self.now_ms)
 
     def one(self, number: int = 1) -> Followed:
         return self.roster.files[number]
@@ -372,3 +385,49 @@ def test_a_file_is_read_again_when_it_changed_or_its_end_is_due() -> None:
     assert not wants_reading(file, Forced.ALL)
     file.looked(5, file.mtime_ns + 1, now_ms=9)
     assert wants_reading(file, Forced.NOTHING), "the same size, at another time"
+
+
+def test_a_file_that_was_renamed_before_it_was_seen_is_read_before_its_successor() -> None:
+    files = Files()
+    actions = files.visit(("/l/a.1", 1, 5), ("/l/a", 2, 7), a_1="/l/a")
+    assert [each.file.path for each in actions if isinstance(each, Begin)] == ["/l/a.1", "/l/a"]
+    assert {file.name for file in files.roster.files.values()} == {"a"}
+    assert files.turn() == [1]
+    files.read_all(1)
+    files.settle(1)
+    files.settle(1, later_ms=200)
+    assert files.turn() == [2]
+
+
+def test_a_file_that_left_its_path_waits_for_its_new_one() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    files.one().is_held = True
+    files.visit(("/l/a", 0, 0))
+    assert files.one().left_ms is not None
+    files.visit(("/l/a", 2, 5), ("/l/a.1", 1, 6))
+    assert (files.one(1).path, files.one(1).size, files.one(2).path) == ("/l/a.1", 6, "/l/a")
+    # One that has two paths keeps its own.
+    files.visit(("/l/b", 2, 9), ("/l/a", 2, 9))
+    assert (files.one(2).path, files.one(2).left_ms) == ("/l/a", None)
+
+
+def test_an_inode_that_comes_to_a_path_unseen_is_looked_into() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 5))
+    files.read_all()
+    assert files.visit(("/l/a", 1, 9)) == [], "it has grown where it was"
+    assert files.visit(("/l/a.1", 1, 9), ("/l/a", 0, 0), a_1="/l/a") == [], "it was seen to go"
+    assert files.visit(("/l/b", 1, 9)) == [Check(files.one())]
+    # It is another file: that has the name of the path where it was before.
+    files.visit(("/l/b.1", 1, 9), b_1="/l/b")
+    actions = files.roster.replace(files.one(), now_ms=files.now_ms)
+    assert [each.file.name for each in actions if isinstance(each, Begin)] == ["b"]
+
+
+def test_an_inode_of_which_nothing_was_read_is_begun_anew_at_another_path() -> None:
+    files = Files()
+    files.scan(("/l/a", 1, 0))
+    actions = files.visit(("/l/b", 1, 5))
+    assert [type(each) for each in actions] == [Forget, Begin]
+    assert files.one(2).name == "b"

@@ -5,12 +5,13 @@ import gzip
 import os
 import shutil
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 
 import pytest
 
 from raftwood.clogs.tail.settings import Multiline
+from raftwood.clogs.tail.tailer import Tailer
 from tests.kits.clogs.tail.tail_run import Folder, folder_of_logs, until
 
 Scenario = Callable[[Folder], Awaitable[None]]
@@ -131,6 +132,83 @@ async def test_a_file_rotated_by_rename_is_read_to_its_end_first(folder: Folder)
             old.write(b"two\nthree\n")
         await folder.comes("a.log", b"one", b"two", b"three", b"four")
     assert list(folder.taker.lines) == ["a.log"]
+
+
+def _is_open(tailer: Tailer, inode: int) -> bool:
+    return any(file.identity.inode == inode for file, _ in tailer._open_files.all())
+
+
+@pytest.mark.parametrize("how", ["rename", "delete", "truncate"])
+def test_files_that_are_rotated_between_two_scans_come_whole(tmp_path: Path, how: str) -> None:
+    async def main() -> None:
+        async with folder_of_logs(tmp_path) as folder:
+            folder.change(scan_ms=3_600_000, rescan_ms=3_600_000)
+            path, lines = folder.path / "a.log", [b"line %d" % number for number in range(20)]
+            async with folder.tailing() as tailer:
+                await until(lambda: tailer._scans == 1)
+                for number, line in enumerate(lines):
+                    folder.write("a.log", line + b"\n")
+                    if how == "rename":
+                        path.rename(f"{path}.{number}")  # at once: there may be several in one turn
+                        continue
+                    # What is gone for good has to be seen before.
+                    await until(partial(_is_open, tailer, path.stat().st_ino))
+                    if how == "delete":
+                        path.unlink()
+                    else:
+                        await folder.comes("a.log", *lines[: number + 1])
+                        os.truncate(path, 0)
+                await folder.comes("a.log", *lines)
+                assert tailer.counters.missed_files == tailer.counters.cut_bytes == 0
+                assert tailer.status().scanned_because == ""
+
+    asyncio.run(main())
+
+
+@real
+async def test_files_that_are_gone_before_they_can_be_opened_are_counted(folder: Folder) -> None:
+    folder.change(rescan_ms=3_600_000)
+    async with folder.tailing() as tailer:
+        await until(lambda: tailer._scans == 1)
+        for _ in range(3):
+            folder.write("a.log", b"lost\n")
+            (folder.path / "a.log").unlink()
+        folder.write("a.log", b"kept\n")
+        await until(lambda: tailer.counters.missed_files == 3)
+        await folder.comes("a.log", b"kept")
+
+
+@real
+async def test_where_nothing_is_watched_scans_are_enough(folder: Folder) -> None:
+    folder.change(is_watching=False)
+    folder.write("a.log", b"one\n")
+    async with folder.tailing() as tailer:
+        await folder.comes("a.log", b"one")
+        (folder.path / "a.log").rename(folder.path / "a.log.1")
+        folder.write("a.log", b"two\n")
+        await folder.comes("a.log", b"one", b"two")
+        assert tailer.status().scanned_because
+
+
+@real
+async def test_a_link_into_a_folder_of_its_own_is_watched_there(folder: Folder) -> None:
+    folder.change(scan_ms=20, rescan_ms=3_600_000)
+    real_folder = folder.path.parent / "real"
+    real_folder.mkdir()
+    (real_folder / "0.log").write_bytes(b"one\n")
+    (folder.path / "a.log").symlink_to(real_folder / "0.log")
+    async with folder.tailing() as tailer:
+        await folder.comes("a.log", b"one")
+        await until(
+            lambda: tailer._scans == 2
+        )  # the second one watches the folder that it leads to
+        with (real_folder / "0.log").open("ab") as file:
+            file.write(b"two\n")
+        await folder.comes("a.log", b"one", b"two")
+        # As a container's runtime rotates: the link stays.
+        (real_folder / "0.log").rename(real_folder / "0.log.1")
+        (real_folder / "0.log").write_bytes(b"three\n")
+        await folder.comes("a.log", b"one", b"two", b"three")
 
 
 @real
