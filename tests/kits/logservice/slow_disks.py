@@ -13,6 +13,7 @@ from raftwood.logservice.records import record_name
 from raftwood.raft.host import slow_disk
 from raftwood.raft.host.host import Host
 from raftwood.raft.host.slow_disk import SlowLeader
+from raftwood.raft.host.turns import Turns
 from raftwood.simulation import DiskProfile
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 from tests.kits.models import Mutant, Violation, replaced, together
@@ -196,6 +197,16 @@ def run_slow_leader_of_before(seed: int) -> None:
         run_log_cluster(whole, seed=seed, service=SETTINGS)
 
 
+_complete = Turns._complete
+
+
+def _complete_without_a_word(turns: Turns, tickets: Any) -> None:
+    """Who has waited for a write to end waits on while there are two others."""
+    _complete(turns, tickets)
+    for replica in turns._dirty:
+        replica.has_waited = False
+
+
 MUTANTS = {
     "what is sent again is proposed again": Mutant(run_slow_leader, proposing_again, harm="again"),
     "a slow leader goes on leading": Mutant(
@@ -205,6 +216,12 @@ MUTANTS = {
         run_turns,
         replaced(slow_disk, HOLD_ELECTIONS=0, REST_ELECTIONS=0, REST_ELECTIONS_MAX=0),
         harm="to and fro",
+    ),
+    "writes for other leaders' groups leave proposals no room": Mutant(
+        run_slow_leader_of_before,
+        replaced(Turns, _complete=_complete_without_a_word),
+        first=1,
+        harm="nothing was acked",
     ),
     "each attempt is as short as the first": Mutant(
         run_slow_leader_of_before,

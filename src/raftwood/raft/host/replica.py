@@ -113,6 +113,8 @@ class Replica:
         self.settling: tuple[tuple[int, ConfState], int] | None = None
         """In which term and membership a removed store asked, and the log's last index then."""
         self.backlog_ticks = 0
+        self.has_waited = False
+        """Its proposals have waited for a write to end."""
         self.has_appended = False
         """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0

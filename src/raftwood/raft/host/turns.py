@@ -139,7 +139,8 @@ class Turns:
         applies: list[tuple[Replica, Message]],
     ) -> None:
         if replica.proposals.queue:
-            if self._in_flight < WRITES_IN_FLIGHT_MAX:
+            if self._in_flight < WRITES_IN_FLIGHT_MAX or replica.has_waited:
+                replica.has_waited = False
                 replica.enter_proposals()
                 if replica.proposals.queue:
                     self.mark(replica)
@@ -267,6 +268,8 @@ class Turns:
         if self._held:
             held, self._held = self._held, []
             for replica in held:
+                # Once: what a slow disk writes for other leaders' groups may never leave room.
+                replica.has_waited = True
                 self.mark(replica)
 
     def _installed(self, replica: Replica, ticket: Ticket) -> None:
