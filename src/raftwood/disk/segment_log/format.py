@@ -29,9 +29,12 @@ _SEGMENT_CHECKED: Final = 32
 SEGMENT_HEADER_BYTES: Final = 64
 
 FLUSH_MAGIC: Final = b"RWFLUSH\x01"
-_FLUSH: Final = Struct("<8sQQQQIIII8x")
+FLUSH: Final = Struct("<8sQQQQIIII8x")
+"""magic, checksum, then what `FlushHeader` has, in order."""
 FLUSH_HEADER_BYTES: Final = 64
 _FLUSH_BODY: Final = Struct("<QQQIIII")
+FLUSH_CHECKED: Final = slice(16, 16 + _FLUSH_BODY.size)
+"""The part of a flush header that its checksum covers."""
 
 FLAG_HORIZON: Final = 1
 """A flush's flag: the log had a HORIZON file when it was written, so a log without one lost it.
@@ -135,7 +138,7 @@ def decode_flush_header(data: Buffer, offset: int, *, log_seed: int) -> FlushHea
     """The flush header at the offset, or None where there is none (or a bad one)."""
     if offset + FLUSH_HEADER_BYTES > len(data):
         return None
-    magic, checksum, *fields = _FLUSH.unpack_from(data, offset)
+    magic, checksum, *fields = FLUSH.unpack_from(data, offset)
     if magic != FLUSH_MAGIC:
         return None
     body = data[offset + 16 : offset + 16 + _FLUSH_BODY.size]

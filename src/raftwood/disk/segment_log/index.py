@@ -77,6 +77,17 @@ class GroupIndex:
         self._payload_bytes.append(payload_bytes)
         self.next_index = first_index + count
 
+    def take_columns(
+        self,
+        first: "array[int]",
+        term: "array[int]",
+        position: "array[int]",
+        payload_bytes: "array[int]",
+    ) -> None:
+        """All runs at once, in order; `next_index` is the caller's to set."""
+        self._first, self._term = first, term
+        self._position, self._payload_bytes = position, payload_bytes
+
     @property
     def payload_bytes(self) -> int:
         """Of all runs."""

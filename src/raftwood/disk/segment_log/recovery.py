@@ -31,10 +31,12 @@ from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
 from raftwood.disk.segment_log.replay import Replay
 from raftwood.disk.segment_log.scan import (
     BadFlush,
+    Fields,
     ScannedRecord,
     flush_at,
     headers_after,
     records_of,
+    whole_flushes,
 )
 from raftwood.disk.segment_log.segments import PREPARING, segment_number, segment_path
 
@@ -92,7 +94,7 @@ class Recovered(msgspec.Struct):
 async def recover(files: Files, folder: str) -> Recovered:
     """Rebuild the index and cut the torn tail; `StoreDamaged` where synced data is bad."""
     replay = Replay()
-    found = await inspect(files, folder, replay.apply)
+    found = await _inspected(files, folder, replay.take)
     if found.damages:
         raise damage_error(found.damages)
     try:
@@ -148,12 +150,23 @@ async def inspect(
 
     After damage the walk goes on at the next whole flush, so that all of it is found.
     """
+
+    def take(records: list[Fields]) -> None:
+        for fields in records:
+            on_record(ScannedRecord(*fields))
+
+    return await _inspected(files, folder, take)
+
+
+async def _inspected(
+    files: Files, folder: str, take: Callable[[list[Fields]], None]
+) -> Inspection:
     (names,) = await perform(files, seam.ListDirectory(folder))
     found = Inspection(names=names or [])
     found.horizon = await load_horizon(files, folder)
     numbers = [n for name in found.names if (n := segment_number(name)) is not None]
     if numbers:
-        await _Walk(files, folder, found, numbers, on_record).run()
+        await _Walk(files, folder, found, numbers, take).run()
     elif found.horizon is not None:
         path = segment_path(folder, found.horizon.begun)
         found.damages.append(Damage(path, 0, "the log has lost all of its segments"))
@@ -169,13 +182,13 @@ class _Walk:
         folder: str,
         found: Inspection,
         numbers: list[int],
-        on_record: Callable[[ScannedRecord], None],
+        take: Callable[[list[Fields]], None],
     ) -> None:
         self._files = files
         self._folder = folder
         self._found = found
         self._numbers = numbers
-        self._on_record = on_record
+        self._take = take
         self._good: set[int] = set()
         self._loaded: dict[int, Buffer] = {}
         self._log_seed = 0
@@ -186,15 +199,8 @@ class _Walk:
         place = position_of(found.oldest, SEGMENT_HEADER_BYTES)
         previous_end: int | None = None
         while True:
-            step = await self._take_flush(place, previous_end)
-            if isinstance(step, FlushHeader):
-                place = previous_end = found.end = step.end
-                segment = segment_of(place)
-                found.used_bytes[segment] = offset_of(place)
-                found.record_bytes[segment] = found.record_bytes.get(segment, 0) + step.body_bytes
-                found.flush_count += 1
-                found.removable_below = step.oldest_segment
-                continue
+            if await self._take_flushes(place, previous_end):
+                place = previous_end = found.end
             following = position_of(segment_of(place) + 1, SEGMENT_HEADER_BYTES)
             if previous_end == place and await self._goes_on_at(following, previous_end):
                 place = following
@@ -205,7 +211,8 @@ class _Walk:
                     reason = "the file ends within a flush, and was longer when it was written"
                     found.damages.append(Damage(path, offset_of(place), reason))
                 return
-            found.damages.append(Damage(path, offset_of(place), step.reason))
+            reason = await self._why_not_whole(place, previous_end)
+            found.damages.append(Damage(path, offset_of(place), reason))
             next_whole = await self._next_whole(place)
             if next_whole is None:
                 return
@@ -256,21 +263,36 @@ class _Walk:
         else:
             found.synced = max(found.synced, horizon.synced)
 
-    async def _take_flush(self, place: int, previous_end: int | None) -> FlushHeader | BadFlush:
+    async def _take_flushes(self, place: int, previous_end: int | None) -> bool:
+        """Take the whole flushes that follow in a segment; whether there were any."""
+        segment, found = segment_of(place), self._found
+        data = await self._load(segment)
+        if data is None:
+            return False
+        taken = whole_flushes(
+            data, place, log_seed=self._log_seed, previous_end=previous_end, take=self._take
+        )
+        if not taken.flush_count:
+            return False
+        found.end = taken.end
+        found.used_bytes[segment] = offset_of(taken.end)
+        found.record_bytes[segment] = found.record_bytes.get(segment, 0) + taken.body_bytes
+        found.flush_count += taken.flush_count
+        found.removable_below = taken.oldest_segment
+        return True
+
+    async def _why_not_whole(self, place: int, previous_end: int | None) -> str:
+        """Why no flush was taken at a place."""
         data = await self._load(segment_of(place))
         if data is None:
-            return BadFlush("the segment is missing, or its header is bad")
+            return "the segment is missing, or its header is bad"
         header = flush_at(data, place, log_seed=self._log_seed, previous_end=previous_end)
         if isinstance(header, BadFlush):
-            return header
+            return header.reason
         if header.record_count == MARK_COUNT:
-            return BadFlush("the log ends here")
+            return "the log ends here"
         records = records_of(data, header)
-        if isinstance(records, BadFlush):
-            return records
-        for record in records:
-            self._on_record(record)
-        return header
+        return records.reason if isinstance(records, BadFlush) else "it was not taken"
 
     async def _is_cut_off(self, place: int) -> bool:
         """Whether the file's end is lost: it has its full length before anything is written.

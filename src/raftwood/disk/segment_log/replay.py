@@ -5,7 +5,7 @@ in any order and put right at the end, where a missing entry shows as a gap.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +19,7 @@ from raftwood.disk.segment_log.format import (
     RECORD_HEADER_BYTES,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
-from raftwood.disk.segment_log.scan import ScannedRecord
+from raftwood.disk.segment_log.scan import Fields, ScannedRecord
 
 _COLUMNS: Final = ("first", "count", "term", "position", "payload_bytes")
 
@@ -39,14 +39,14 @@ class _Rows:
         self.state: bytes | None = None
         self.state_position: int | None = None
 
-    def add(self, record: ScannedRecord) -> None:
-        if self.first and record.index != self.first[-1] + self.count[-1]:
+    def add(self, index: int, count: int, term: int, position: int, payload_bytes: int) -> None:
+        if self.first and index != self.first[-1] + self.count[-1]:
             self.in_order = False
-        self.first.append(record.index)
-        self.count.append(record.count)
-        self.term.append(record.term)
-        self.position.append(record.position)
-        self.payload_bytes.append(len(record.payload))
+        self.first.append(index)
+        self.count.append(count)
+        self.term.append(term)
+        self.position.append(position)
+        self.payload_bytes.append(payload_bytes)
 
     def cut_tail(self, from_index: int) -> None:
         if self.in_order:
@@ -76,6 +76,17 @@ class Replay:
     def __init__(self) -> None:
         self._groups: dict[int, _Rows] = {}
 
+    def take(self, records: list[Fields]) -> None:
+        """As `apply` for each; nearly all are runs of groups that are known."""
+        groups = self._groups
+        for fields in records:
+            position, kind, _, group, term, index, count, payload = fields
+            rows = groups.get(group)
+            if kind == KIND_RUN and rows is not None:
+                rows.add(index, count, term, position, len(payload))
+            else:
+                self.apply(ScannedRecord(*fields))
+
     def apply(self, record: ScannedRecord) -> None:
         if record.kind == KIND_DROP:
             self._groups.pop(record.group, None)
@@ -84,7 +95,9 @@ class Replay:
         if rows is None:
             rows = self._groups[record.group] = _Rows()
         if record.kind == KIND_RUN:
-            rows.add(record)
+            rows.add(
+                record.index, record.count, record.term, record.position, len(record.payload)
+            )
         elif record.kind == KIND_STATE:
             rows.state = bytes(record.payload)
             rows.state_position = record.position
@@ -111,13 +124,14 @@ def _index_of(group: int, rows: _Rows, live: LiveBytes) -> GroupIndex:
         live.add(rows.head_position, RECORD_HEADER_BYTES)
     if rows.state is not None and rows.state_position is not None:
         live.add(rows.state_position, RECORD_HEADER_BYTES + len(rows.state))
+    if rows.in_order:
+        _take_whole(group, index, rows, live)
+        return index
     for row, first in enumerate(rows.first):
         if first + rows.count[row] <= rows.head:
             continue  # truncated
         if not (first == index.next_index or (first < rows.head and not index.run_count)):
-            raise StoreDamaged(
-                f"group {group}: entries {index.next_index} to {first - 1} are missing from the log"
-            )
+            raise StoreDamaged(_missing(group, index.next_index, first))
         index.append(
             first,
             rows.count[row],
@@ -127,3 +141,25 @@ def _index_of(group: int, rows: _Rows, live: LiveBytes) -> GroupIndex:
         )
         live.add(rows.position[row], RECORD_HEADER_BYTES + rows.payload_bytes[row])
     return index
+
+
+def _take_whole(group: int, index: GroupIndex, rows: _Rows, live: LiveBytes) -> None:
+    """Runs that came one behind the other: none is missing, and columns are taken as they are."""
+    if not rows.first or rows.first[-1] + rows.count[-1] <= rows.head:
+        return  # all are truncated
+    kept = max(0, bisect_right(rows.first, rows.head) - 1)
+    if rows.first[kept] > rows.head:
+        raise StoreDamaged(_missing(group, rows.head, rows.first[kept]))
+    columns = (rows.first, rows.term, rows.position, rows.payload_bytes)
+    index.take_columns(*(column[kept:] for column in columns))
+    index.next_index = rows.first[-1] + rows.count[-1]
+    row, position = kept, rows.position
+    while row < len(position):
+        end = bisect_left(position, (position[row] >> 32) + 1 << 32, row)
+        size = RECORD_HEADER_BYTES * (end - row) + sum(rows.payload_bytes[row:end])
+        live.add(position[row], size)
+        row = end
+
+
+def _missing(group: int, first: int, found: int) -> str:
+    return f"group {group}: entries {first} to {found - 1} are missing from the log"

@@ -5,13 +5,15 @@ when it was written; bad data below the highest such position was durable once, 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
 from raftwood.base.files import Buffer
 from raftwood.disk.segment_log.format import (
+    FLUSH,
+    FLUSH_CHECKED,
     FLUSH_HEADER_BYTES,
     FLUSH_MAGIC,
     KIND_DROP,
@@ -20,6 +22,7 @@ from raftwood.disk.segment_log.format import (
     RECORD,
     RECORD_HEADER_BYTES,
     FlushHeader,
+    checksum_of,
     decode_flush_header,
     offset_of,
     position_of,
@@ -91,6 +94,79 @@ def records_of(data: Buffer, header: FlushHeader) -> list[ScannedRecord] | BadFl
     if len(records) != header.record_count:
         return BadFlush(f"{len(records)} records where the header counts {header.record_count}")
     return records
+
+
+Fields = tuple[int, int, int, int, int, int, int, Buffer]
+"""Those of a `ScannedRecord`."""
+
+
+class WholeFlushes(msgspec.Struct):
+    """Flushes that follow one another, each verified."""
+
+    end: int
+    """Where the last one ends."""
+    flush_count: int = 0
+    body_bytes: int = 0
+    oldest_segment: int = 0
+    """As the last one says."""
+
+
+def whole_flushes(
+    data: Buffer,
+    place: int,
+    *,
+    log_seed: int,
+    previous_end: int | None,
+    take: Callable[[list[Fields]], None],
+) -> WholeFlushes:
+    """All flushes of a segment from a place on, up to the first that is not whole.
+
+    As `flush_at` and `records_of` for each, in one loop without objects: a start does this for
+    every record that there is. What is wrong with the one it stops at, these two tell.
+    """
+    found = WholeFlushes(place)
+    view, size = memoryview(data), len(data)
+    offset = offset_of(place)
+    base = place - offset
+    unpack_flush, unpack_record = FLUSH.unpack_from, RECORD.unpack_from
+    checked_from, checked_to = FLUSH_CHECKED.start, FLUSH_CHECKED.stop
+    while offset + FLUSH_HEADER_BYTES <= size:
+        fields = unpack_flush(view, offset)
+        magic, checksum, position, previous, _, body_bytes, record_count, oldest, _ = fields
+        at = offset + FLUSH_HEADER_BYTES
+        end = at + body_bytes
+        if (
+            magic != FLUSH_MAGIC
+            or position != base + offset
+            or record_count == MARK_COUNT
+            or end > size
+            or (previous_end is not None and previous != previous_end)
+            or checksum != checksum_of(view[offset + checked_from : offset + checked_to], log_seed)
+        ):
+            break
+        records: list[Fields] = []
+        while at + RECORD_HEADER_BYTES <= end:
+            checksum, kind, flags, _, length, group, term, index, count = unpack_record(view, at)
+            begin = at + RECORD_HEADER_BYTES
+            following = begin + length
+            payload = view[begin:following]
+            if (
+                following > end
+                or checksum != checksum_of(payload, checksum_of(view[at + 8 : begin]))
+                or not KIND_RUN <= kind <= KIND_DROP
+            ):
+                break
+            records.append((base + at, kind, flags, group, term, index, count, payload))
+            at = following
+        if at != end or len(records) != record_count:
+            break
+        take(records)
+        offset = end
+        found.end = previous_end = base + end
+        found.flush_count += 1
+        found.body_bytes += body_bytes
+        found.oldest_segment = oldest
+    return found
 
 
 def headers_after(

@@ -170,6 +170,7 @@ class LogStore:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._executor.close()
         await self._shards.close()
+        await self.truncation.close()
         await self.keeper.close()
         await self._forwarder.close()
 

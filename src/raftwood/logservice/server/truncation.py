@@ -5,16 +5,25 @@ truncated is still there.
 """
 
 import asyncio
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
+from raftwood.logservice.hakeeper.reports import is_log
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.settings import LogServiceSettings
 from raftwood.logservice.truncation_rules import next_step
 from raftwood.raft.host.host import Host
+
+LOOKS: Final = 10
+"""In a period of the worker, for logs that grow quickly."""
+REPLAYED_MAX: Final = 20_000
+"""Entries of a log that a start applies again, and what comes until the next look."""
+CLOSE_S_MAX: Final = 2.0
 
 _log = get_logger("truncation")
 
@@ -52,8 +61,27 @@ class TruncationWorker:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.truncation_ms / 1000)
+            for _ in range(LOOKS):
+                await asyncio.sleep(self._settings.truncation_ms / 1000 / LOOKS)
+                await self.bound_replays(REPLAYED_MAX)
             await self.work()
+
+    async def bound_replays(self, entries_max: int) -> None:
+        """Take a snapshot of each log that has applied so many entries since the newest one: a
+        start applies them again. What cannot be taken now is told by `work`.
+        """
+        for shard, storage in list(self.shards.items()):
+            with suppress(RaftwoodError):
+                since = self._host.applied(shard) - storage.newest_snapshot
+                if is_log(shard) and since >= entries_max:
+                    await self._host.snapshot(shard)
+                    self._observe(shard)
+
+    async def close(self) -> None:
+        """The next start need not apply anew what this process has applied."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.bound_replays(self._settings.snapshot_entries)
 
     async def work(self) -> None:
         """Look at every shard once."""
