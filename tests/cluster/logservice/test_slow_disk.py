@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -32,7 +33,7 @@ class Writers:
         self.took: list[tuple[float, float]] = []
         """When an append began, and how long it took."""
 
-    async def __aenter__(self) -> "Writers":
+    async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._write()) for _ in range(_WRITERS)]
         return self
 
@@ -57,15 +58,12 @@ async def becomes_slow(stores: LogProcesses) -> None:
     client = await stores.client()
     await RaftAdmin(stores.stores).transfer(1, 1)
     async with Writers(client) as writers:
-        print(await stores.leader(1), stores.nodes[1].tail())
         await stores.nodes[1].says("a slow disk gives up leading", group=1)
         handed_over = time.monotonic()
-        first_slow = min(at for at, took in writers.took if took > _SLOW_S / 2)
-        await stores.seen(
-            "another leader", lambda view: shard_of(view, 1).leader not in (0, 1)
-        )
+        await stores.seen("another leader", lambda view: shard_of(view, 1).leader not in (0, 1))
         await asyncio.sleep(_AFTER_S)
         took = writers.since(handed_over)
+    first_slow = min(at for at, each in writers.took if each > _SLOW_S / 2)
     print(
         f"handed over {handed_over - first_slow:.1f} s after the first slow append; from then on "
         f"p50 {statistics.median(took):.3f} s, p99 {took[len(took) * 99 // 100]:.3f} s, "

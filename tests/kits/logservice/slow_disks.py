@@ -165,7 +165,13 @@ _propose_batch = Host.propose_batch
 
 
 def _propose_all_again(
-    host: Host, group: int, payloads: Sequence[bytes], done: Any, *, again: bool = False, **rest: Any
+    host: Host,
+    group: int,
+    payloads: Sequence[bytes],
+    done: Any,
+    *,
+    again: bool = False,  # noqa: ARG001
+    **rest: Any,
 ) -> None:
     """As release 0.1.0 does, which passes over the flag."""
     _propose_batch(host, group, payloads, done, **rest)
@@ -209,9 +215,7 @@ def _complete_without_a_word(turns: Turns, tickets: Any) -> None:
 
 MUTANTS = {
     "what is sent again is proposed again": Mutant(run_slow_leader, proposing_again, harm="again"),
-    "a slow leader goes on leading": Mutant(
-        run_slow_leader, staying, harm="too long"
-    ),
+    "a slow leader goes on leading": Mutant(run_slow_leader, staying, harm="too long"),
     "no stall is too short, and no rest needed": Mutant(
         run_turns,
         replaced(slow_disk, HOLD_ELECTIONS=0, REST_ELECTIONS=0, REST_ELECTIONS_MAX=0),

@@ -5,8 +5,8 @@ import pytest
 from tests.kits.logservice.slow_disks import (
     MUTANTS,
     run_slow_everywhere,
-    run_slow_leader_of_before,
     run_slow_leader,
+    run_slow_leader_of_before,
     run_turns,
 )
 

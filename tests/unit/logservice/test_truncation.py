@@ -9,6 +9,7 @@ import pytest
 
 from raftwood.logservice.server import truncation
 from raftwood.logservice.truncation_rules import TruncationStep, next_step
+from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 from tests.kits.logservice.truncation_model import SETTINGS, SHARD, Course, ModelHost, run_course
 from tests.kits.models import Mutant, replaced
 
@@ -133,3 +134,35 @@ def test_a_shard_that_was_never_freed_is_alarmed_too() -> None:
         assert worker.alarms() == []
 
     asyncio.run(scenario())
+
+
+# What a start applies again
+
+
+def test_a_log_that_grows_quickly_has_a_snapshot_soon_and_one_at_an_orderly_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(truncation, "REPLAYED_MAX", 50)
+    settings = msgspec.structs.replace(SERVICE, truncation_ms=60_000, snapshot_entries=20)
+
+    async def scenario(cluster: LogCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader(1)
+        hosts = {store: each.host for store, each in cluster.stores.items()}
+        for store in cluster.stores.values():
+            await store.truncation.work()  # as it has once a minute
+        async with await cluster.client() as client:
+            await client.append_many([b"a record"] * 60)
+            await cluster.until(
+                lambda: all(
+                    max(each.status(1).snapshots, default=0) >= 50 for each in hosts.values()
+                )
+            )
+            await client.append_many([b"a record"] * 30)
+            await cluster.until(lambda: all(each.applied(1) >= 90 for each in hosts.values()))
+        await cluster.stop(1)
+        cluster.start(1)
+        await cluster.until(lambda: cluster.is_running(1))
+        assert max(cluster.stores[1].host.status(1).snapshots) >= 90
+
+    run_log_cluster(scenario, service=settings)

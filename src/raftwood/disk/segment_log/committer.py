@@ -50,7 +50,7 @@ class SyncTime:
     Flushes are synced one after the other: one that waits behind another is not slow for it.
     """
 
-    __slots__ = ("_smoothed_s", "_since", "_under_way", "count")
+    __slots__ = ("_since", "_smoothed_s", "_under_way", "count")
 
     def __init__(self) -> None:
         self._smoothed_s = 0.0

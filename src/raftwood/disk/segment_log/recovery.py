@@ -35,6 +35,7 @@ from raftwood.disk.segment_log.scan import (
     ScannedRecord,
     flush_at,
     headers_after,
+    last_header,
     records_of,
     whole_flushes,
 )
@@ -158,9 +159,7 @@ async def inspect(
     return await _inspected(files, folder, take)
 
 
-async def _inspected(
-    files: Files, folder: str, take: Callable[[list[Fields]], None]
-) -> Inspection:
+async def _inspected(files: Files, folder: str, take: Callable[[list[Fields]], None]) -> Inspection:
     (names,) = await perform(files, seam.ListDirectory(folder))
     found = Inspection(names=names or [])
     found.horizon = await load_horizon(files, folder)
@@ -221,18 +220,18 @@ class _Walk:
     async def _read_newest(self) -> None:
         """What the newest flush says is the oldest segment still needed, and what is synced.
 
-        Both only grow, so the newest segment that has a flush knows best. A segment is unlinked
-        only after a durable flush has declared it unneeded, so even an unsynced flush is right.
+        Both only grow, so the last flush of the newest segment that has one knows best. A segment
+        is unlinked only after a durable flush has declared it unneeded, so even an unsynced flush
+        is right.
         """
         found = self._found
         good = [number for number in self._numbers if await self._header_is_good(number)]
         found.oldest = self._numbers[0]
         for number in reversed(good):
-            headers = await self._headers_in(number, SEGMENT_HEADER_BYTES)
-            if headers:
-                found.oldest = max(header.oldest_segment for header in headers)
-                found.synced = max(header.synced for header in headers)
-                self._take_horizon(is_needed=any(header.flags & FLAG_HORIZON for header in headers))
+            header = await self._last_header_in(number)
+            if header is not None:
+                found.oldest, found.synced = header.oldest_segment, header.synced
+                self._take_horizon(is_needed=bool(header.flags & FLAG_HORIZON))
                 break
         else:
             self._take_horizon(is_needed=False)
@@ -332,6 +331,12 @@ class _Walk:
                 ):
                     return header.position
         return None
+
+    async def _last_header_in(self, number: int) -> FlushHeader | None:
+        data = await self._load(number)
+        if data is None:
+            return None
+        return last_header(data, segment=number, log_seed=self._log_seed)
 
     async def _headers_in(self, number: int, offset: int) -> list[FlushHeader]:
         data = await self._load(number)

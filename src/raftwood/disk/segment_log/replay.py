@@ -95,9 +95,7 @@ class Replay:
         if rows is None:
             rows = self._groups[record.group] = _Rows()
         if record.kind == KIND_RUN:
-            rows.add(
-                record.index, record.count, record.term, record.position, len(record.payload)
-            )
+            rows.add(record.index, record.count, record.term, record.position, len(record.payload))
         elif record.kind == KIND_STATE:
             rows.state = bytes(record.payload)
             rows.state_position = record.position

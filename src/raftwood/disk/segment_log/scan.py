@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
+from xxhash import xxh3_64_intdigest as checksum_of
 
 from raftwood.base.files import Buffer
 from raftwood.disk.segment_log.format import (
@@ -22,13 +23,13 @@ from raftwood.disk.segment_log.format import (
     RECORD,
     RECORD_HEADER_BYTES,
     FlushHeader,
-    checksum_of,
     decode_flush_header,
     offset_of,
     position_of,
     record_is_intact,
 )
 
+_PIECE_BYTES: Final = 1 << 20
 _MAGIC: Final = re.compile(re.escape(FLUSH_MAGIC))
 
 
@@ -167,6 +168,24 @@ def whole_flushes(
         found.body_bytes += body_bytes
         found.oldest_segment = oldest
     return found
+
+
+def last_header(data: Buffer, *, segment: int, log_seed: int) -> FlushHeader | None:
+    """The last valid flush header of a segment, whatever stands before and after it."""
+    end = len(data)
+    while end > 0:
+        # Magics that begin in the piece; it overlaps the next one by less than a magic.
+        begin = max(0, end - _PIECE_BYTES)
+        piece = bytes(data[begin : end + len(FLUSH_MAGIC) - 1])
+        found = piece.rfind(FLUSH_MAGIC)
+        while found >= 0:
+            offset = begin + found
+            header = decode_flush_header(data, offset, log_seed=log_seed)
+            if header is not None and header.position == position_of(segment, offset):
+                return header
+            found = piece.rfind(FLUSH_MAGIC, 0, found + len(FLUSH_MAGIC) - 1)
+        end = begin
+    return None
 
 
 def headers_after(

@@ -30,7 +30,6 @@ MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
 
 
-
 def attempt_ms(silences: int) -> int:
     """How long the next attempt may take after so many in a row without an answer."""
     return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))

@@ -189,7 +189,24 @@ class LogStore:
             f"refused: store {store} does not let this one in: {reason}"
             for store, reason in self.host.refusals().items()
         ]
-        return [*refused, *self._log_alarms(), *self.disk.alarms(), *self.truncation.alarms()]
+        return [
+            *refused,
+            *self._log_alarms(),
+            *self._slow_disk_alarms(),
+            *self.disk.alarms(),
+            *self.truncation.alarms(),
+        ]
+
+    def _slow_disk_alarms(self) -> list[str]:
+        faster = self.host.faster_stores()
+        if not faster:
+            return []
+        others = ", ".join(f"{sync_ms} ms on store {store}" for store, sync_ms in faster.items())
+        told = (
+            f"disk-slow: a sync takes {self.host.sync_ms} ms on this store, {others}: others lead "
+            "what they can; look at what its disk is busy with, or replace it"
+        )
+        return [told]
 
     def _log_alarms(self) -> list[str]:
         if not self.host.logs_aside:

@@ -287,7 +287,13 @@ class Host(HostViews):
     def register_metrics(self, metrics: Metrics) -> None:
         """Let a store's metrics tell of its groups."""
         register_metrics(
-            metrics, self._replicas, self._turns, self._transfer, self._waiting, self._store.log
+            metrics,
+            self._replicas,
+            self._turns,
+            self._transfer,
+            self._waiting,
+            self._store.log,
+            self._ticking,
         )
         self._repairs.register_metrics(metrics)
 

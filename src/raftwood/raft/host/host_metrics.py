@@ -7,6 +7,7 @@ from raftwood.disk.segment_log import SegmentLog
 from raftwood.raft.host.proposals import Waiting
 from raftwood.raft.host.replica import Replica
 from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
+from raftwood.raft.host.ticking import Ticking
 from raftwood.raft.host.turns import Turns
 
 
@@ -17,6 +18,7 @@ def register_metrics(
     transfer: SnapshotTransfer,
     waiting: Waiting,
     log: SegmentLog,
+    ticking: Ticking,
 ) -> None:
     def count(name: str) -> int:
         return sum(bool(getattr(replica, name)) for replica in replicas.values())
@@ -44,6 +46,16 @@ def register_metrics(
     )
     metrics.pull_counter(
         "raft_snapshots_received_total", "Snapshots received.", lambda: transfer.received_count
+    )
+    metrics.pull_gauge(
+        "raft_sync_seconds",
+        "What a sync of the log takes.",
+        lambda: (ticking.sync_ms() or 0) / 1000,
+    )
+    metrics.pull_counter(
+        "raft_slow_hand_overs_total",
+        "Groups given to others to lead because this store's disk is slow.",
+        lambda: ticking.slow_hand_overs,
     )
     metrics.pull_gauge(
         "raft_log_disk_bytes", "Size of the log.", lambda: log.statistics().disk_bytes

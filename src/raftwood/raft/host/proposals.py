@@ -98,7 +98,9 @@ class PendingNames:
         self._looked_at = 0
         """The last entry that was."""
 
-    def find(self, names: Sequence[bytes | None], log: RaftLog, term: int, name_of: NameOf) -> "Found":
+    def find(
+        self, names: Sequence[bytes | None], log: RaftLog, term: int, name_of: NameOf
+    ) -> "Found":
         """The place of each name, None for one that the log does not hold.
 
         In one term a leader only adds to its log. Of two entries of a name the later one counts:

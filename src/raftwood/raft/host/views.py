@@ -131,6 +131,16 @@ class HostViews:
         """How long the disk takes to make a write durable; None before the first one."""
         return self._ticking.sync_ms()
 
+    def faster_stores(self) -> dict[int, int]:
+        """Stores whose disks are far faster than this one's, which is slow: ms for a sync."""
+        slow_ms, own_ms = self._ticking.slow_sync_ms, self.sync_ms
+        told = {store: self._peers.sync_ms(store) for store in self._peers.addresses()}
+        return {
+            store: sync_ms
+            for store, sync_ms in told.items()
+            if sync_ms is not None and is_far_slower(own_ms, sync_ms, slow_ms=slow_ms)
+        }
+
     def is_far_slower(self, store: int) -> bool:
         """Whether another store's disk is slow, as it tells, and this one's is not."""
         slow_ms = self._ticking.slow_sync_ms
