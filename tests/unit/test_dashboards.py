@@ -41,7 +41,7 @@ on_every_dashboard = pytest.mark.parametrize(
 
 def raft_metrics() -> set[str]:
     metrics = Mock(spec=Metrics)
-    register_metrics(metrics, {}, Mock(), Mock(), Mock(), Mock())
+    register_metrics(metrics, {}, Mock(), Mock(), Mock(), Mock(), Mock())
     Repairs.register_metrics(Mock(), metrics)
     return {call.args[0] for call in metrics.mock_calls}
 

@@ -15,7 +15,8 @@ def records_of(seed: int) -> list[Fields]:
     rng = random.Random(seed)
     ends = {1: rng.choice([1, 1, 50]), 2: 1}
     begins = dict(ends)
-    position, found = 1 << 32 | 64, []
+    position = 1 << 32 | 64
+    found: list[Fields] = []
     for number in range(rng.randrange(1, 60)):
         group = rng.choice([1, 2])
         size = rng.randrange(200)

@@ -17,7 +17,7 @@ ELECTION = 10
 HOLD = int(HOLD_ELECTIONS * ELECTION)
 REST = REST_ELECTIONS * ELECTION
 SLOW = 1500
-QUICK = {2: 5, 3: 8}
+QUICK: dict[int, int | None] = {2: 5, 3: 8}
 
 
 def rule() -> SlowLeader:
