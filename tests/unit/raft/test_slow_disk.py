@@ -67,6 +67,11 @@ def test_a_leader_stays(own: int | None, others: dict[int, int | None]) -> None:
     assert not any(leader.tick(now, own, others) for now in range(1_000))
 
 
+def test_a_limit_of_zero_turns_it_off() -> None:
+    leader = SlowLeader(election_ticks=ELECTION, slow_ms=0)
+    assert not any(leader.tick(now, SLOW, QUICK) for now in range(1_000))
+
+
 def test_a_stall_is_no_slow_disk() -> None:
     leader = rule()
     for now in range(1_000):
@@ -108,7 +113,9 @@ def test_a_sync_that_has_not_ended_counts_for_as_long_as_it_takes() -> None:
     sync_time.ended(3.0)
     # The second one waited for the first, and began when that had ended.
     sync_time.ended(3.1)
-    assert sync_time.estimate_ms(9.0) == 1_050
+    assert sync_time.estimate_ms(3.1) == 1_050
+    assert sync_time.estimate_ms(13.1) == 525
+    assert sync_time.estimate_ms(1e6) == 0
     assert not sync_time.is_under_way
     assert sync_time.count == 2
 

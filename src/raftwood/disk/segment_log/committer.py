@@ -39,6 +39,8 @@ _NOTE_SYNC_SECONDS: Final = 1.0
 """The horizon is written at the most this often while the log is busy, and synced that often."""
 _NOTE_SYNC_SHARE: Final = 10
 """On a slow disk it is synced once in the time of so many syncs: appends wait for each."""
+_FORGET_HALF_SECONDS: Final = 10.0
+"""Without a sync, what is known of the disk's speed counts half as much after so long."""
 _FLUSHES_TO_CLOSE: Final = 2
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
 """Left at a segment's end for empty flushes, which are written even when the disk is full."""
@@ -75,11 +77,16 @@ class SyncTime:
         self.count += 1
 
     def estimate_ms(self, now: float) -> int | None:
-        """None before the first one; one that has not ended counts for as long as it takes."""
+        """None before the first one; one that has not ended counts for as long as it takes.
+
+        What is long ago says less and less: after one stall, an idle disk is no slow one for ever.
+        """
         if not self.count and not self._under_way:
             return None
-        waited_s = now - self._since if self._under_way else 0.0
-        return int(max(self._smoothed_s, waited_s) * 1000)
+        since_s = now - self._since
+        if self._under_way:
+            return int(max(self._smoothed_s, since_s) * 1000)
+        return int(self._smoothed_s * 0.5 ** (since_s / _FORGET_HALF_SECONDS) * 1000)
 
 
 class Committer:

@@ -87,6 +87,8 @@ class Replica:
         self.book = RunBook()
         self.proposals = Proposals(waiting)
         self._pending = PendingNames()
+        machine = applier.machine
+        self._naming = machine if isinstance(machine, NamingMachine) else None
         self._waiting = waiting
         self.reads = Reads(read_prefix)
         self._on_role = on_role
@@ -289,17 +291,15 @@ class Replica:
     def _name_of(self, entry: Entry) -> bytes | None:
         if entry.kind is EntryKind.CONTROL:
             return command_name(entry.payload)
-        machine = self.applier.machine
-        if entry.kind is not _NORMAL or not isinstance(machine, NamingMachine):
+        if entry.kind is not _NORMAL or self._naming is None:
             return None
-        return machine.name_of(entry.payload)
+        return self._naming.name_of(entry.payload)
 
     def _answer_to(self, name: bytes) -> Any:
         """What came of a command that was applied; None where that is not known."""
         if is_command_name(name):
             return self.applier.sessions.answer_to(*session_and_sequence(name))
-        machine = self.applier.machine
-        return machine.answer_to(name) if isinstance(machine, NamingMachine) else None
+        return None if self._naming is None else self._naming.answer_to(name)
 
     def may_hold(self, session: int, sequence: int) -> bool:
         """Whether a session's command was applied, or may stand in what another leader has left."""

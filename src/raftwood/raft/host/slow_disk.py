@@ -26,10 +26,10 @@ CALM_RESTS: Final = 2
 
 
 def is_far_slower(own_ms: int | None, other_ms: int | None, *, slow_ms: int) -> bool:
-    """Whether a disk is slow, and the other one is not."""
-    return (
-        own_ms is not None and other_ms is not None and own_ms >= max(slow_ms, RATIO * other_ms, 1)
-    )
+    """Whether a disk is slow, and the other one is not; never with `slow_ms` of 0."""
+    if not slow_ms or own_ms is None or other_ms is None:
+        return False
+    return own_ms >= max(slow_ms, RATIO * other_ms)
 
 
 class SlowLeader:
@@ -78,7 +78,7 @@ class SlowLeader:
             if is_far_slower(own_ms, sync_ms, slow_ms=self._slow_ms)
         )
         quorum = (len(others_ms) + 1) // 2 + 1
-        if not self._slow_ms or len(fast) < quorum:
+        if len(fast) < quorum:
             self._held = 0
             return ()
         self._held += 1

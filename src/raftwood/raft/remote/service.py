@@ -52,8 +52,9 @@ class RaftService:
             raise InvalidInput(f"a proposal has 1 to {COMMANDS_MAX} commands, not {len(commands)}")
         kind, again = EntryKind.NORMAL, False
         place = (proposal.group, proposal.session, proposal.first_sequence)
+        is_under_way = place in self._under_way
         if proposal.session:
-            again = place in self._under_way or self._host.may_hold(*place)
+            again = is_under_way or self._host.may_hold(*place)
             kind = EntryKind.CONTROL
             commands = [
                 encode_command(
@@ -77,7 +78,7 @@ class RaftService:
         try:
             self._host.propose_batch(proposal.group, commands, done, kind=kind, again=again)
         except RaftwoodError:
-            if not again:
+            if not is_under_way:
                 self._under_way.pop(place, None)
             raise
 
