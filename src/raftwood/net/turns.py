@@ -43,7 +43,7 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one connection, before the next one has its slice."""
     clock_pieces: int = 16
     """Between two looks at the clock."""
-    turn_ms: int = 4
+    turn_ms: int = 2
     rest_ms: int = 5
     """Between two slices while what they lead to (a disk, say) is behind."""
 

@@ -23,7 +23,7 @@ _WRITES_AT_ONCE: Final = 512
 """Between two looks at the clock."""
 _BACKLOG_SHARE: Final = 8
 """A backlog is worked off at this share of it in each turn, where that is more."""
-_TURN_S: Final = 0.004
+_TURN_S: Final = 0.002
 _HURRIED_S: Final = 0.02
 """So long at the most in a turn; and where writes are about to be refused else."""
 _BEHIND: Final = 0.25
