@@ -1,6 +1,9 @@
 """Folders and frames of earlier releases: the present code reads them, and finds what they hold."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,10 @@ from tests.kits.running import run
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))
 FRAMES = sorted(each for release in RELEASES for each in (release / "frames").iterdir())
+
+
+GROWN = {("Zeppelin's meta server", "query"): ("raftwood.zeppelin.meta.queries", "decode_query")}
+"""What is written with more fields than in 0.1.0, whose own code has to pass over them."""
 
 
 class Role:
@@ -120,8 +127,27 @@ def decoded(item: dict[str, Any], data: bytes) -> Any:
     found = decoder.decode(data)
     if item["is_encoded_alike"]:
         assert decoder.encode is not None
-        assert decoder.encode(found) == data, (item["protocol"], item["kind"])
+        again = decoder.encode(found)
+        if (reader := GROWN.get((item["protocol"], item["kind"]))) is not None:
+            assert_release_reads_alike(reader, data, again)
+        else:
+            assert again == data, (item["protocol"], item["kind"])
     return plain(found)
+
+
+def assert_release_reads_alike(reader: tuple[str, str], *encoded: bytes) -> None:
+    module, function = reader
+    program = (
+        f"import sys; from {module} import {function};"
+        f"a, b = map({function}, map(bytes.fromhex, sys.argv[1:])); assert a == b"
+    )
+    wheel = FIXTURES / "0.1.0/raftwood-0.1.0-py3-none-any.whl"
+    subprocess.run(
+        (sys.executable, "-c", program, *(each.hex() for each in encoded)),
+        env={**os.environ, "PYTHONPATH": str(wheel)},
+        cwd=wheel.parent,
+        check=True,
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda each: each.name)
