@@ -1,8 +1,11 @@
 """500 crash images of the log and of the data folder, and mutants that they must catch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import ANY
 
+import msgspec
 import pytest
 
 from raftwood.base import files as seam
@@ -55,6 +58,33 @@ def _records_of_a_torn_tail(data: Any, header: Any) -> Any:
     return [] if isinstance(records, scan.BadFlush) else records
 
 
+def _flushes(
+    data: Any, place: int, *, log_seed: int, previous_end: int | None, take: Any, records_of: Any
+) -> scan.WholeFlushes:
+    """As `whole_flushes`, with a planted bug in how a flush's records are read."""
+    found = scan.WholeFlushes(place)
+    while True:
+        header = scan.flush_at(data, found.end, log_seed=log_seed, previous_end=previous_end)
+        if isinstance(header, scan.BadFlush) or header.record_count == log_format.MARK_COUNT:
+            return found
+        records = records_of(data, header)
+        if isinstance(records, scan.BadFlush):
+            return found
+        take([msgspec.structs.astuple(record) for record in records])
+        found.end = previous_end = header.end
+        found.flush_count += 1
+        found.body_bytes += header.body_bytes
+        found.oldest_segment = header.oldest_segment
+
+
+def test_reading_a_log_by_records_finds_what_reading_it_whole_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else what the planted bug shows would not be the bug."""
+    monkeypatch.setattr(recovery, "whole_flushes", partial(_flushes, records_of=_records_of))
+    assert LogImages(0).check(limit=IMAGES // SHARES) == IMAGES // SHARES
+
+
 def _first_records(data: Any, header: Any, count: int) -> Any:
     """The header of a flush that ends after its first records."""
     offset = start = log_format.offset_of(header.position) + log_format.FLUSH_HEADER_BYTES
@@ -101,8 +131,17 @@ MUTANTS = {
         _recorded(FolderImages, _NoDirectorySync), catches=_CATCHES
     ),
     "a stamp that is not synced": Mutant(_recorded(FolderImages, _NoStampSync), catches=_CATCHES),
-    "an unchecked checksum": Mutant(_log, replaced(scan, record_is_intact=lambda *_: True)),
-    "an accepted torn tail": Mutant(_log, replaced(recovery, records_of=_records_of_a_torn_tail)),
+    "an unchecked checksum": Mutant(
+        _log, replaced(scan, record_is_intact=lambda *_: True, checksum_of=lambda *_: ANY)
+    ),
+    "an accepted torn tail": Mutant(
+        _log,
+        replaced(
+            recovery,
+            records_of=_records_of_a_torn_tail,
+            whole_flushes=partial(_flushes, records_of=_records_of_a_torn_tail),
+        ),
+    ),
     "an index off by one": Mutant(
         _log,
         replaced(index.GroupIndex, row_of=lambda self, number: max(_row_of(self, number) - 1, 0)),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.zeppelin.model import PartitionState
+from raftwood.zeppelin.model import Gap, PartitionState
 from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.replication import pacing, sender, sender_rules
+from raftwood.zeppelin.replication import pacing, sender_rules
 from tests.kits.zeppelin.real_nodes import RealNode, changed, run_pair, topology, until
 
 WRITES_A_TURN = 64
@@ -42,7 +42,7 @@ def test_a_master_does_not_run_away_from_a_slow_slave(
     """The slave takes about 0.5 MB a second, and clients write as fast as they are answered."""
     lag_max_bytes = 200_000
     monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
+    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
     monkeypatch.setattr(pacing, "LOOK_MS", 50)
     if not is_paced:
         monkeypatch.setattr(pacing.Pace, "allowed", lambda _self, done, *_, **__: done)
@@ -71,8 +71,8 @@ def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
 ) -> None:
     """It takes about 0.5 MB a second, and clients write as fast as they are answered."""
     monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
-    monkeypatch.setattr(pacing, "SLOWED_CLOSE_BYTES", 20_000)
+    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
+    monkeypatch.setattr(pacing, "SLOWED_CLOSE", Gap(queued_bytes=20_000, drain_ms=40))
 
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two], min_replicas=1, ack="memory")
