@@ -35,14 +35,19 @@ def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) 
     run_pair(tmp_path, scenario)
 
 
+def slow_the_slave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice at a time is under way to it, whatever the link is found to hold."""
+    monkeypatch.setattr(sender_rules.Feed, "window_bytes", property(lambda _: 1 << 10))
+    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
+
+
 @pytest.mark.parametrize("is_paced", [True, False])
 def test_a_master_does_not_run_away_from_a_slow_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_paced: bool
 ) -> None:
     """The slave takes about 0.5 MB a second, and clients write as fast as they are answered."""
     lag_max_bytes = 200_000
-    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
+    slow_the_slave(monkeypatch)
     monkeypatch.setattr(pacing, "LOOK_MS", 50)
     if not is_paced:
         monkeypatch.setattr(pacing.Pace, "allowed", lambda _self, done, *_, **__: done)
@@ -70,8 +75,7 @@ def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes about 0.5 MB a second, and clients write as fast as they are answered."""
-    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
+    slow_the_slave(monkeypatch)
     monkeypatch.setattr(pacing, "SLOWED_CLOSE", Gap(queued_bytes=20_000, drain_ms=40))
 
     async def scenario(one: RealNode, two: RealNode) -> None:
