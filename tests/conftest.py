@@ -127,7 +127,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """A run that is cut off has said what failed: the summary comes at the end alone."""
     if report.failed and _terminal is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
-        why = crash.message if crash else str(report.longrepr)
+        why = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
         line = why.strip().partition("\n")[0]
         _terminal.write_line(f"\n{report.nodeid} failed in its {report.when}: {line[:300]}")
 
