@@ -113,6 +113,7 @@ class FluentServer(SocketServer):
         except Unauthenticated:
             await connection.write(handshake.refusal())
             raise
+        connection.authenticated()
         return found[1:]
 
     async def _take(self, connection: Connection, messages: list[bytes]) -> None:
