@@ -1,6 +1,5 @@
 """Bodies that come compressed: unpacked within a bound, whatever they say of themselves."""
 
-import asyncio
 import zlib
 from collections.abc import Iterator
 from typing import Final
@@ -10,6 +9,7 @@ import zstandard
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
+from raftwood.net.turns import Turns
 
 GZIP: Final = 16 + zlib.MAX_WBITS
 _PART_BYTES: Final = 1 << 20
@@ -42,14 +42,14 @@ def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
             )
 
 
-async def unpacked_in_turns(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
-    """As `unpacked`; of what takes long the loop turns in between."""
+async def unpacked_in_turns(body: Buffer, encoding: str, turns: Turns, *, bytes_max: int) -> Buffer:
+    """As `unpacked`; what takes long waits for its turns."""
     window_bits = {"gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}.get(
         encoding.strip().lower()
     )
     if window_bits is None:
         return unpacked(body, encoding, bytes_max=bytes_max)
-    return await inflate_in_turns(body, window_bits, bytes_max=bytes_max)
+    return await inflate_in_turns(body, window_bits, turns, bytes_max=bytes_max)
 
 
 def inflate(body: Buffer, window_bits: int = zlib.MAX_WBITS, *, bytes_max: int) -> bytes:
@@ -57,11 +57,13 @@ def inflate(body: Buffer, window_bits: int = zlib.MAX_WBITS, *, bytes_max: int) 
     return b"".join(inflated(body, window_bits, bytes_max=bytes_max))
 
 
-async def inflate_in_turns(body: Buffer, window_bits: int, *, bytes_max: int) -> bytes:
+async def inflate_in_turns(
+    body: Buffer, window_bits: int, turns: Turns, *, bytes_max: int
+) -> bytes:
     parts = []
     for part in inflated(body, window_bits, bytes_max=bytes_max):
         parts.append(part)
-        await asyncio.sleep(0)
+        await turns.pause()
     return b"".join(parts)
 
 
