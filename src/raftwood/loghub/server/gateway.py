@@ -29,7 +29,7 @@ from raftwood.net.turns import TurnLimits, Turns
 
 RECORD_BYTES_MAX: Final = 4 << 20
 """What a log takes at once."""
-_DECODING: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
+DECODING: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
 """A piece is a slice of a request, which takes a millisecond or two."""
 
 
@@ -90,7 +90,7 @@ class Gateway:
         """Of all requests that are decoded, a slice at a time: however many there are at once, a
         turn of the loop does a few slices.
         """
-        return Turns(_DECODING)
+        return Turns(DECODING)
 
     async def start(self) -> None:
         await self.metadata.start()
