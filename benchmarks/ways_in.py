@@ -18,6 +18,7 @@ import msgpack
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from raftwood.base.errors import RaftwoodError
+from raftwood.loghub.server.gateway import DECODING
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
     fluent_messages,
@@ -28,6 +29,7 @@ from raftwood.loghub.server.ways_in import (
 )
 from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import Section, pack
+from raftwood.net.turns import Turns
 
 RECORDS = 1_000
 ROUNDS = 15
@@ -208,7 +210,7 @@ async def longest_hold_ms(decode: Callable[[], Iterable[Any]]) -> tuple[float, s
     await asyncio.sleep(0)
     outcome = "taken"
     try:
-        found = await gathered(decode())
+        found = await gathered(decode(), Turns(DECODING))
         sections = [each for each in found if isinstance(each, Section)]
         items = [each for each in found if isinstance(each, elasticsearch.Item)]
         if items:

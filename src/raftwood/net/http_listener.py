@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -371,9 +372,14 @@ class _Connection(HttpToolsProtocol):
             # TLS knows no half of a connection; there the length of the answer tells its end.
             self.transport.write_eof()
         self.flow.resume_reading()
+        self._stop_receiving()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        if self._lingering is not None:
+            # It was the last one: requests that wait behind it are not begun.
+            self.pipeline.clear()
+        else:
+            super().on_response_complete()
         if self.transport.get_write_buffer_size() > 0:
             self._start_sending()
 
@@ -413,15 +419,35 @@ class _Connection(HttpToolsProtocol):
             self.transport.abort()
 
 
+class _PacedFlow(FlowControl):
+    """Reading goes on with what has come already, and not at once with more."""
+
+    def __init__(self, transport: asyncio.Transport, go_on: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._go_on = go_on
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self._go_on()
+
+
 class _PacedConnection(_Connection):
-    """Parses what comes a piece at a time, in its turns: see `turns`."""
+    """Parses what comes a piece at a time, in its turns: see `turns`. While the application has not
+    taken a body, or not answered the request before, nothing is parsed, and nothing more is read.
+    """
 
     def __init__(self, shared: _Shared) -> None:
         super().__init__(shared)
         self._turns = shared.turns
         self._unread = b""
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _PacedFlow(transport, self._go_on)
+
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._unread += data
         if len(self._unread) == len(data) and self._turns.begin():
             self._read()
@@ -435,16 +461,31 @@ class _PacedConnection(_Connection):
 
     def _read(self) -> None:
         """A slice of a turn."""
-        at, unread = 0, self._unread
-        while at < len(unread) and not self.transport.is_closing() and self._turns.take():
+        at, unread, transport = 0, self._unread, self.transport
+        while (
+            at < len(unread)
+            and not self.flow.read_paused
+            and not transport.is_closing()
+            and self._turns.take()
+        ):
             end = at + (HEAD_PIECE_BYTES if self._is_in_head else BODY_PIECE_BYTES)
             super().data_received(unread[at:end])
             at = end
-        self._unread = b"" if self.transport.is_closing() else unread[at:]
-        if self._unread:
+        self._unread = b"" if transport.is_closing() else unread[at:]
+        if self.flow.read_paused:
+            # The client does not take long now, the application does.
+            self._stop_receiving()
+        elif self._unread:
             self._read_later()
-        elif not self.flow.read_paused and not self.transport.is_closing():
-            self.transport.resume_reading()
+        elif not transport.is_closing():
+            transport.resume_reading()
+
+    def _go_on(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_request:
+            self._start_receiving()
+        self._read_later()
 
     def _read_later(self) -> None:
         self._turns.queue(self._read)

@@ -1,5 +1,7 @@
 """What is decoded is judged before anything is made of it: by what was looked at, and by memory."""
 
+import asyncio
+import gzip
 import json
 import re
 import tracemalloc
@@ -35,7 +37,9 @@ from raftwood.loghub.server.ways_in import (
     otlp,
     records,
 )
+from raftwood.loghub.server.ways_in.putting import gathered
 from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section, encode_record
+from raftwood.net.turns import TurnLimits, Turns
 from tests.kits.loghub.ways_in import NOW_NS
 from tests.kits.running import run
 
@@ -107,13 +111,16 @@ def fluent(body: bytes) -> object:
     decoded = fluent_messages.decode_message(body, received_ns=NOW_NS, bytes_max=16 * MB)
     found = list(decoded.sections)
     # Left out, for a chunk that is refused comes again.
-    if decoded.too_large == 1 and not found:
+    if decoded.too_large == 1 and not any(each.records for each in found):
         raise BatchTooLarge("more than it may")
     return found
 
 
 def log_group(body: bytes) -> object:
-    return run(bodies._log_records(body, DecodeBounds()))
+    async def main() -> int:
+        return await bodies._log_records(body, Turns(), DecodeBounds())
+
+    return run(main())
 
 
 def fluent_event(record: bytes) -> bytes:
@@ -338,3 +345,33 @@ def test_tags_that_records_do_not_share_cannot_make_gigabytes(
     sections = [Section({b"tag": b"%d" % each * 1_000}, [record] * 100) for each in range(2)]
     with pytest.raises(BatchTooLarge, match="tags"):
         list(records.pack(sections, bytes_max=MB))
+
+
+@pytest.mark.parametrize("values", [30_000, 40_000], ids=["let in", "left out"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["gzip", "plain"])
+def test_events_of_many_values_have_a_turn_each(values: int, is_packed: bool) -> None:
+    events = msgpack.packb([1, {"a": [0] * values}]) * 20
+    packed = gzip.compress(events, mtime=0) if is_packed else events
+    options = {"compressed": "gzip"} if is_packed else {}
+    decoded = fluent_messages.decode_message(
+        msgpack.packb(["tag", packed, options]), received_ns=NOW_NS, bytes_max=16 * MB
+    )
+    turns = 0
+
+    async def main() -> list[Section]:
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_turns())
+        # Of which at the most one goes on at once, and the other waits.
+        found = await gathered(decoded.sections, Turns(TurnLimits(pieces_max=2)))
+        counting.cancel()
+        await asyncio.wait([counting])
+        return found
+
+    count = sum(len(each.records) for each in run(main()))
+    assert (count, decoded.too_large) == ((20, 0) if values == 30_000 else (0, 20))
+    assert turns >= 10

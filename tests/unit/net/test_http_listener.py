@@ -340,3 +340,85 @@ def test_a_large_body_comes_whole_though_it_is_read_in_pieces() -> None:
             assert all(each.endswith(b"POST /p  5000000") for each in answers)
 
     run(main(), uvloop.new_event_loop)
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+def test_requests_behind_one_that_is_not_answered_are_not_begun(
+    monkeypatch: pytest.MonkeyPatch, loop_factory: Any
+) -> None:
+    begun, count = 0, 4_000
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    on_headers_complete = http_listener._PacedConnection.on_headers_complete
+
+    def spy(self: Any) -> None:
+        nonlocal begun
+        begun += 1
+        on_headers_complete(self)
+
+    monkeypatch.setattr(http_listener._PacedConnection, "on_headers_complete", spy)
+
+    async def main() -> None:
+        may_answer = asyncio.Event()
+
+        async def gated(scope: Any, receive: Any, send: Any) -> None:
+            await may_answer.wait()
+            await echo(scope, receive, send)
+
+        # The client has sent all: however long the first answer takes, it is not late.
+        async with listening(gated, request_ms=500) as listener:
+            reading = asyncio.create_task(
+                ask(listener, request * count + request[:-2] + b"connection: close\r\n\r\n")
+            )
+            await asyncio.sleep(0.6)
+            assert 0 < begun <= http_listener.HEAD_PIECE_BYTES // len(request) + 1
+            may_answer.set()
+            assert (await reading).count(b"HTTP/1.1 200 OK") == count + 1
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+def test_no_more_is_read_while_something_is_unread(
+    monkeypatch: pytest.MonkeyPatch, loop_factory: Any
+) -> None:
+    most = 0
+    data_received = http_listener._PacedConnection.data_received
+
+    def spy(self: Any, data: bytes) -> None:
+        nonlocal most
+        most = max(most, len(self._unread))
+        data_received(self, data)
+
+    monkeypatch.setattr(http_listener._PacedConnection, "data_received", spy)
+
+    async def main() -> None:
+        async with listening() as listener:
+            body = bytes(8_000_000)
+            head = b"POST /p HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            answers = await asyncio.gather(
+                *(ask(listener, head % len(body) + body) for _ in range(2))
+            )
+            assert all(each.endswith(b"POST /p  8000000") for each in answers)
+        assert not most
+
+    run(main(), loop_factory)
+
+
+def test_behind_the_last_answer_nothing_is_answered() -> None:
+    asked = []
+
+    async def once(scope: Any, _receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> None:
+        async with listening(once, keep_alive_ms=100) as listener:
+            head = b" HTTP/1.1\r\nhost: x\r\n\r\n"
+            answer = await ask(listener, b"GET /1" + head + b"GET /2" + head + b"GET /3 HTT")
+            assert answer.endswith(b"\r\n\r\nok")
+            assert answer.count(b"HTTP/1.1 ") == 1
+        assert asked == ["/1"]
+
+    run(main())

@@ -4,6 +4,7 @@ No gateway is special: what they agree on is in the metastore, what they serve i
 """
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any, Final
 
 from raftwood.base.environment import Environment
@@ -24,9 +25,12 @@ from raftwood.loghub.server.stream_metrics import StreamMetrics
 from raftwood.loghub.server.streams import StreamLimits, Streams
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
 from raftwood.loghub.wire import ShardDetail
+from raftwood.net.turns import TurnLimits, Turns
 
 RECORD_BYTES_MAX: Final = 4 << 20
 """What a log takes at once."""
+DECODING: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
+"""A piece is a slice of a request, which takes a millisecond or two."""
 
 
 class Gateway:
@@ -80,6 +84,13 @@ class Gateway:
             environment, self.metadata, self.streams, self.groups, settling, loghub, self.metrics
         )
         self._controls = Controls(self.catalog, self.streams, self.groups)
+
+    @cached_property
+    def decoding(self) -> Turns:
+        """Of all requests that are decoded, a slice at a time: however many there are at once, a
+        turn of the loop does a few slices.
+        """
+        return Turns(DECODING)
 
     async def start(self) -> None:
         await self.metadata.start()

@@ -130,8 +130,10 @@ async def _slices(session: Session) -> AsyncIterator[list[bytes]]:
             told[part.copy] = None
             if len(keys) == SLICE_KEYS:
                 slot, after = part.slots.start, keys[-1]
-                is_over = False
-                break
+            else:
+                slot, after = part.slots.stop, None
+            is_over = False
+            break
         await asyncio.sleep(0)
     for copy in told:
         session.expect_read(copy, copy.seen_of_all())

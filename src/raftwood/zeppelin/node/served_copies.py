@@ -29,6 +29,8 @@ class ServedCopies:
         self.lease = lease
         self._lease_end_ns = _NEVER_NS
         """When the lease ends by which the copies are what they are."""
+        self._is_noted = False
+        """All copies were noted by a lease that was on."""
         self._replicas: dict[PartitionId, Replica] = {}
         self._copies: dict[PartitionId, PartitionCopy] = {}
         self._tables: dict[str, list[PartitionCopy | None]] = {}
@@ -78,13 +80,16 @@ class ServedCopies:
         self._replicas[partition] = replica
         if self.has_lease:
             self._lease_end_ns = self.lease.until_ns
+        else:
+            self._is_noted = False
         _note(copy, replica)
         self._tell()
 
     def lease_changed(self) -> None:
         """It has ended, or was renewed."""
         now_ns = self._clock.monotonic_ns()
-        was_on, is_on = now_ns < self._lease_end_ns < _NEVER_NS, self.lease.is_on(now_ns)
+        is_on = self.lease.is_on(now_ns)
+        was_on, self._is_noted = self._is_noted and now_ns < self._lease_end_ns, is_on
         self._lease_end_ns = self.lease.until_ns if is_on else _NEVER_NS
         if was_on and is_on:
             return  # it was on all the time: what was noted is so still

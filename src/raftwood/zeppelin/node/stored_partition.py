@@ -320,6 +320,8 @@ class StoredPartition(TrimmedPartition):
 
     @property
     def backlog(self) -> float:
+        if self._failure is not None:
+            return 0.0  # it would not get less if clients wrote less
         return self._unapplied_bytes / self._unapplied_bytes_max
 
     def apply_some(self, writes_max: int) -> int:

@@ -209,7 +209,9 @@ class Leading:
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
         is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
-        if (self.slaves and is_paced) or self.acks.is_paced:
+        # Also once more where nobody is waited for any more, so that the acks tell that.
+        was_paced = self.acks.is_paced or self.acks.is_immediate != self._is_immediate
+        if (self.slaves and is_paced) or was_paced:
             done = self._paced(done)
         if done > self.acks.reached and self._may_tell():
             self.acks.reach(done)

@@ -59,7 +59,7 @@ class Rate:
 
     @property
     def bytes_per_s(self) -> int:
-        return max(self._best, self._before)
+        return max(self._best, self._before, 1)
 
     @property
     def in_flight_bytes(self) -> int:

@@ -19,7 +19,7 @@ from raftwood.base.errors import (
 )
 from raftwood.loghub.errors import BatchTooLarge
 from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.http.content import unpacked
+from raftwood.loghub.server.http.content import inflated, unpacked
 from raftwood.loghub.server.http.hosts import project_of_host
 from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import ByteBudget, Request
@@ -73,6 +73,38 @@ def test_a_body_is_unpacked_up_to_its_bound(encoding: str, packed: bytes) -> Non
     assert unpacked(packed, encoding, bytes_max=len(BODY)) == BODY
     with pytest.raises(BatchTooLarge):
         unpacked(packed, encoding, bytes_max=len(BODY) - 1)
+
+
+def test_a_body_of_many_members_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zlib copies all that it was given behind a member: given all, that grows with its square."""
+    given = 0
+
+    class Unpacker:
+        def __init__(self, window_bits: int) -> None:
+            self._unpacker = decompressobj(window_bits)
+
+        def decompress(self, data: bytes, max_length: int) -> bytes:
+            nonlocal given
+            given += len(data)
+            return self._unpacker.decompress(data, max_length)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._unpacker, name)
+
+    decompressobj = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Unpacker)
+    count = 5_000
+    packed = gzip.compress(b"ab", mtime=0) * count
+    assert unpacked(packed, "gzip", bytes_max=1 << 20) == b"ab" * count
+    assert given < count * 20_000
+
+
+def test_a_body_is_unpacked_in_parts_of_bounded_work() -> None:
+    parts = list(inflated(gzip.compress(bytes(8 << 20), mtime=0), bytes_max=8 << 20))
+    assert b"".join(parts) == bytes(8 << 20)
+    assert max(map(len, parts)) <= 2 << 20
+    packed = gzip.compress(b"", mtime=0) * 1_000
+    assert len(list(inflated(packed, bytes_max=1 << 20))) > 10
 
 
 @pytest.mark.parametrize(

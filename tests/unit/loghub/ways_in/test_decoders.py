@@ -370,6 +370,7 @@ def test_fluent_without_options_has_no_chunk() -> None:
         (5, 5, {}),
         ("tag", 5, "text"),
         ("tag", [[5]]),
+        ("tag", [None]),
         ("tag", [5]),
         ("tag", b"\xff" * 10 + b"\xdd"),
         ("tag", PACKED[:-1]),

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from raftwood.loghub.model import AccessKey, Role
 from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
 from raftwood.loghub.server.ways_in.putting import gathered
-from raftwood.loghub.server.ways_in.records import SLICE_RECORDS
+from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.fuzz import ways_in as targets
 from tests.kits.loghub.ways_in import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
 from tests.kits.running import run
+from tests.kits.turns import counting
 
 LINES = f"/api/v1/projects/{PROJECT}/logstores/{LOGSTORE}/lines"
 BULK = b'{"create": {}}\n{"message": "a"}\n'
@@ -222,25 +224,32 @@ def test_bodies_are_bounded_packed_and_unpacked(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_large_request_leaves_others_their_turns() -> None:
-    turns = 0
+@pytest.mark.parametrize("requests", [1, 40])
+def test_a_turn_decodes_a_few_slices_however_many_requests_there_are(
+    tmp_path: Path, requests: int
+) -> None:
+    slices = 0
 
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
+    def decoded() -> Iterator[Section]:
+        nonlocal slices
+        body = b'{"a": 1}\n' * 20 * SLICE_RECORDS
+        for section in json_lines.decode(body, received_ns=NOW_NS):
+            slices += 1
+            yield section
 
     async def main() -> None:
-        waiting = asyncio.create_task(others())
-        body = b'{"a": 1}\n' * 10 * SLICE_RECORDS
-        sections = await gathered(json_lines.decode(body, received_ns=NOW_NS))
-        waiting.cancel()
-        assert sum(len(section.records) for section in sections) == 10 * SLICE_RECORDS
-        await asyncio.gather(waiting, return_exceptions=True)
+        async with ways_in_kit(tmp_path) as kit:
+            turns = kit.gateway.decoding
+            tasks = [asyncio.create_task(gathered(decoded(), turns)) for _ in range(requests)]
+            await asyncio.sleep(0)  # each begins with a slice
+            async with counting(lambda: slices) as most:
+                found = await asyncio.gather(*tasks)
+            records = [sum(len(each.records) for each in sections) for sections in found]
+            assert records == [20 * SLICE_RECORDS] * requests
+            # Two halves of four slices, with one more each.
+            assert most.in_a_turn <= 10
 
     run(main())
-    assert turns >= 10
 
 
 def test_records_of_a_request_are_counted(tmp_path: Path) -> None:

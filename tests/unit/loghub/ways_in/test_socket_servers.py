@@ -384,6 +384,39 @@ def test_connections_that_send_nothing_do_not_keep_senders_out(tmp_path: Path, w
     run(main())
 
 
+@pytest.mark.parametrize("by", ["key", "certificate"])
+def test_who_has_logged_in_is_not_displaced_though_it_has_sent_nothing(
+    tmp_path: Path, by: str
+) -> None:
+    async def main() -> None:
+        files = Certificates(tmp_path)
+        given = (
+            fluent(connections_max=20, fluent_shared_key=KEY, fluent_peers=())
+            if by == "key"
+            else settings(
+                fluent_listen="127.0.0.1:0",
+                fluent_tls_listen="127.0.0.1:0",
+                fluent_peers=("127.0.0.1",),
+                connections_max=20,
+                **files.server,
+                **files.authorities,
+            )
+        )
+        async with AsyncExitStack() as stack, ways_in_kit(tmp_path, given) as kit:
+            ports = kit.sockets.fluent.ports
+            tls = None if by == "key" else files.client(has_certificate=True)
+            sender = await stack.enter_async_context(connected(ports[-1], tls))
+            if by == "key":
+                await ping(sender, KEY.reveal())
+                assert (await sender.answer())[:2] == ["PONG", True]
+            strangers = [await stack.enter_async_context(connected(ports[0])) for _ in range(30)]
+            assert await strangers[0].is_cut()
+            sender.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+            assert await sender.answer() == {"ack": "c1"}
+
+    run(main())
+
+
 def test_a_sender_that_is_too_fast_waits_and_its_messages_share_puts(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path, syslog()) as kit, connected(port_of(kit)) as peer:

@@ -1,8 +1,11 @@
 """Commands one by one: what the random ones don't reach, and errors to the letter."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from raftwood.zeppelin.commands import whole
 from raftwood.zeppelin.commands.patterns import Pattern
 from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, DONE
 from raftwood.zeppelin.commands.registry import COMMANDS
@@ -173,6 +176,31 @@ def test_all_keys_are_scanned_once_in_any_steps(client: CommandClient) -> None:
     assert client("FLUSHALL") == "OK"
     assert client("DBSIZE") == 0
     assert client("RANDOMKEY") is None
+
+
+def test_many_small_partitions_are_listed_over_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CommandHost(single_node(partitions=32)).client()
+    keys = [b"key%d" % number for number in range(1_000)]
+    for key in keys:
+        client("SET", key, 1)
+    turns: list[int] = []
+    keys_of = whole._keys_of
+
+    def spy(*arguments: Any) -> list[bytes]:
+        found = keys_of(*arguments)
+        turns[-1] += len(found)
+        return found
+
+    begin_turn = client.session.begin_turn
+
+    def begin() -> None:
+        turns.append(0)
+        begin_turn()
+
+    monkeypatch.setattr(whole, "_keys_of", spy)
+    monkeypatch.setattr(client.session, "begin_turn", begin)
+    assert sorted(client("KEYS", "*")) == sorted(keys)
+    assert max(turns) <= whole.SLICE_KEYS // 8
 
 
 def test_a_tag_is_listed_and_deleted(client: CommandClient) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from raftwood.zeppelin.model import Gap, NodeId, PartitionId
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId, TableConfig
 from raftwood.zeppelin.replication import pacing
+from raftwood.zeppelin.replication.leading import Leading
 from raftwood.zeppelin.replication.pacing import (
     HELD_MS_MAX,
     SLOWED_CLOSE,
@@ -20,6 +21,7 @@ from raftwood.zeppelin.replication.pacing import (
 from raftwood.zeppelin.replication.sender_rules import Feed, Rate
 from tests.kits.models import Mutant, Violation, replaced
 from tests.kits.zeppelin.far_links import FAR, RECORD_BYTES, FarMaster
+from tests.kits.zeppelin.stores import Place, run_simulated
 
 A, B = NodeId("a"), NodeId("b")
 LAG_MAX = 100_000
@@ -340,3 +342,27 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught(name: str) -> None:
     MUTANTS[name].catch(seeds_max=1)
+
+
+def test_a_master_that_waits_for_nobody_any_more_answers_at_once_again() -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await place.open_one()
+        config = TableConfig(partitions=1, replicas=1, ack="memory")
+        leading = Leading(
+            PartitionId(1, 0), store, config, sender_of=lambda _: None, may_tell=lambda: True
+        )
+        leading.begin(store.epoch + 1, ())
+        leading.tell()
+        seen = [leading.acks.is_immediate]
+        leading.begin(store.epoch + 1, (NodeId("n2"),), slowed_for=NodeId("n2"))
+        leading.tell()
+        seen.append(leading.acks.is_immediate)
+        leading.begin(store.epoch + 1, ())
+        leading.tell()
+        seen.append(leading.acks.is_immediate)
+        assert seen == [True, False, True]
+        leading.end()
+        await store.settle()
+        await node.close()
+
+    run_simulated(scenario)

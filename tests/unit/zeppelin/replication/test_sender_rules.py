@@ -223,3 +223,14 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught(name: str) -> None:
     MUTANTS[name].catch(seeds_max=1)
+
+
+def test_a_link_that_hardly_takes_anything_has_a_rate_nevertheless() -> None:
+    rate = Rate()
+    feed = Feed(PartitionId(1, 0), session=1, first=1, syncing=rate)
+    for turn in range(4):
+        feed.sent(count=1, size=10, now_ms=turn * 100_000)
+        feed.acked(turn + 1, arrived=turn + 1, now_ms=(turn + 1) * 100_000)
+    assert rate.bytes_per_s == 1
+    feed.sent(count=1, size=10, now_ms=400_000)
+    assert feed.gap(5).drain_ms == 10_000

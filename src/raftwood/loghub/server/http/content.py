@@ -1,6 +1,5 @@
 """Bodies that come compressed: unpacked within a bound, whatever they say of themselves."""
 
-import asyncio
 import zlib
 from collections.abc import Iterator
 from typing import Final
@@ -10,9 +9,13 @@ import zstandard
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
+from raftwood.net.turns import Turns
 
-_GZIP: Final = 16 + zlib.MAX_WBITS
+GZIP: Final = 16 + zlib.MAX_WBITS
 _PART_BYTES: Final = 1 << 20
+"""Unpacked in one go; a piece of what is read counts in it too, as it is work by itself."""
+_PIECE_BYTES: Final = 16 << 10
+"""Read in one go: behind each gzip member zlib copies what it was given and has not read."""
 _ZSTD_WINDOW_MAX: Final = 8 << 20
 """A frame may ask for a window of gigabytes."""
 
@@ -28,7 +31,7 @@ def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
                 raise too_large(bytes_max)
             return body
         case "gzip" | "x-gzip":
-            return inflate(body, _GZIP, bytes_max=bytes_max)
+            return inflate(body, GZIP, bytes_max=bytes_max)
         case "deflate":
             return inflate(body, zlib.MAX_WBITS, bytes_max=bytes_max)
         case "zstd":
@@ -39,50 +42,58 @@ def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
             )
 
 
-async def unpacked_in_turns(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
-    """As `unpacked`; of what takes long the loop turns in between."""
-    window_bits = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}.get(
+async def unpacked_in_turns(body: Buffer, encoding: str, turns: Turns, *, bytes_max: int) -> Buffer:
+    """As `unpacked`; what takes long waits for its turns."""
+    window_bits = {"gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}.get(
         encoding.strip().lower()
     )
     if window_bits is None:
         return unpacked(body, encoding, bytes_max=bytes_max)
-    return await inflate_in_turns(body, window_bits, bytes_max=bytes_max)
+    return await inflate_in_turns(body, window_bits, turns, bytes_max=bytes_max)
 
 
 def inflate(body: Buffer, window_bits: int = zlib.MAX_WBITS, *, bytes_max: int) -> bytes:
     """zlib's formats; a body of several gzip members is unpacked whole."""
-    return b"".join(_inflated(body, window_bits, bytes_max))
+    return b"".join(inflated(body, window_bits, bytes_max=bytes_max))
 
 
-async def inflate_in_turns(body: Buffer, window_bits: int, *, bytes_max: int) -> bytes:
+async def inflate_in_turns(
+    body: Buffer, window_bits: int, turns: Turns, *, bytes_max: int
+) -> bytes:
     parts = []
-    for part in _inflated(body, window_bits, bytes_max):
+    for part in inflated(body, window_bits, bytes_max=bytes_max):
         parts.append(part)
-        await asyncio.sleep(0)
+        await turns.pause()
     return b"".join(parts)
 
 
-def _inflated(body: Buffer, window_bits: int, bytes_max: int) -> Iterator[bytes]:
-    left = bytes_max
-    rest: Buffer = body
-    while True:
-        unpacker = zlib.decompressobj(window_bits)
-        while not unpacker.eof:
-            try:
-                # One byte more than is left tells a body that is too large.
-                part = unpacker.decompress(rest, min(left + 1, _PART_BYTES))
-            except zlib.error as error:
-                raise InvalidInput("the body is not compressed as its headers say") from error
-            if len(part) > left:
-                raise too_large(bytes_max)
-            rest = unpacker.unconsumed_tail
-            if not part and not rest and not unpacker.eof:
-                raise InvalidInput("the compressed body ends too early: send all of it")
-            left -= len(part)
-            yield part
-        rest = unpacker.unused_data
-        if not rest:
-            return
+def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterator[bytes]:
+    """As `inflate`, part by part, each of which takes a millisecond or two."""
+    view, at, left = memoryview(body), 0, bytes_max
+    parts: list[bytes] = []
+    work = 0
+    unpacker = zlib.decompressobj(window_bits)
+    while not (unpacker.eof and at == len(view)):
+        if unpacker.eof:
+            unpacker = zlib.decompressobj(window_bits)
+        piece = view[at : at + _PIECE_BYTES]
+        try:
+            # One byte more than is left tells a body that is too large.
+            part = unpacker.decompress(piece, min(left + 1, _PART_BYTES))
+        except zlib.error as error:
+            raise InvalidInput("the body is not compressed as its headers say") from error
+        if len(part) > left:
+            raise too_large(bytes_max)
+        if not part and not piece and not unpacker.eof:
+            raise InvalidInput("the compressed body ends too early: send all of it")
+        at += len(piece) - len(unpacker.unconsumed_tail) - len(unpacker.unused_data)
+        left -= len(part)
+        parts.append(part)
+        work += len(part) + _PIECE_BYTES
+        if work >= _PART_BYTES:
+            yield b"".join(parts)
+            parts, work = [], 0
+    yield b"".join(parts)
 
 
 def unpack_zstd(body: Buffer, *, bytes_max: int) -> bytes:

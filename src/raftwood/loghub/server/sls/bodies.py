@@ -1,6 +1,5 @@
 """The body of a put: unpacked within what it says of itself, checked, and stored as it came."""
 
-import asyncio
 from typing import Final
 
 from raftwood.base.codecs import Codec, compress
@@ -21,6 +20,7 @@ from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.log_groups import decode_log_group
 from raftwood.loghub.server.http.content import inflate_in_turns
 from raftwood.loghub.server.http.request import Request
+from raftwood.net.turns import Turns
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _CODECS: Final = {"": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -47,12 +47,17 @@ def declared_raw_bytes(request: Request, *, bytes_max: int) -> int:
 
 
 async def batch_of(
-    request: Request, body: bytes, *, raw_bytes: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+    request: Request,
+    body: bytes,
+    turns: Turns,
+    *,
+    raw_bytes: int,
+    bounds: DecodeBounds = DEFAULT_BOUNDS,
 ) -> Batch | None:
     """What is to be stored; None where there is no record in it."""
     compression = request.header(b"x-log-compresstype").lower()
     if compression in _INFLATED:
-        raw: Buffer = await _inflated(body, raw_bytes)
+        raw: Buffer = await _inflated(body, turns, raw_bytes)
         # Stored batches know no deflate.
         stored, codec = compress(raw, Codec.LZ4), Codec.LZ4
     elif compression in _CODECS:
@@ -63,7 +68,7 @@ async def batch_of(
             f"x-log-compresstype {compression[:40]!r} is not known: use lz4, zstd, deflate or none"
         )
     is_arrow = request.header(b"content-type").partition(";")[0].strip().lower() == ARROW
-    records = _arrow_records(raw) if is_arrow else await _log_records(bytes(raw), bounds)
+    records = _arrow_records(raw) if is_arrow else await _log_records(bytes(raw), turns, bounds)
     if not records:
         return None
     return Batch(
@@ -75,7 +80,7 @@ async def batch_of(
     )
 
 
-async def _log_records(raw: bytes, bounds: DecodeBounds) -> int:
+async def _log_records(raw: bytes, turns: Turns, bounds: DecodeBounds) -> int:
     """How many logs there are in a LogGroup, once all of it was decoded, a slice at a time."""
     name = "the LogGroup"
     group = ProtobufFields(raw, name)
@@ -98,7 +103,7 @@ async def _log_records(raw: bytes, bounds: DecodeBounds) -> int:
             # A run of a message's fields is a message.
             decode_log_group(raw[begin:end])
             begin, since = end, 0
-            await asyncio.sleep(0)
+            await turns.pause()
     decode_log_group(raw[begin:])
     return records
 
@@ -107,8 +112,8 @@ def _arrow_records(raw: Buffer) -> int:
     return sum(batch.num_rows for batch in read_arrow_stream(raw, bytes_max=len(raw), is_new=True))
 
 
-async def _inflated(body: bytes, raw_bytes: int) -> bytes:
-    raw = await inflate_in_turns(body, _EITHER_FORMAT, bytes_max=raw_bytes)
+async def _inflated(body: bytes, turns: Turns, raw_bytes: int) -> bytes:
+    raw = await inflate_in_turns(body, _EITHER_FORMAT, turns, bytes_max=raw_bytes)
     if len(raw) != raw_bytes:
         raise InvalidParameter(
             f"x-log-bodyrawsize says {raw_bytes} bytes, the body has {len(raw)}: give its size "

@@ -66,7 +66,9 @@ class StreamCalls:
         self._gateway.quotas.take(project, len(body))
         check_body(request, body)
         request.reserve(raw_bytes)
-        batch = await batch_of(request, body, raw_bytes=raw_bytes, bounds=self._bounds)
+        batch = await batch_of(
+            request, body, self._gateway.decoding, raw_bytes=raw_bytes, bounds=self._bounds
+        )
         if batch is not None:
             await self._streams.put(project, logstore_of(request), batch, key=key)
         return EMPTY

@@ -3,7 +3,6 @@
 At the root of the port, and below /elasticsearch for those who would rather keep it apart.
 """
 
-import asyncio
 import re
 from typing import ClassVar, Final
 
@@ -63,7 +62,8 @@ class ElasticsearchRoutes(HttpWay):
         decoded = await gathered(
             elasticsearch.decode(
                 body, index=found[1] or "", received_ns=began_ns, bounds=self.bounds
-            )
+            ),
+            self.putting.turns,
         )
         items = [item for item in decoded if isinstance(item, Item)]
         by_index: dict[str, list[int]] = {}
@@ -76,7 +76,7 @@ class ElasticsearchRoutes(HttpWay):
         parts = []
         for part in elasticsearch.encode_answer(items, made_ids=made_ids, took_ms=took_ms):
             parts.append(part)
-            await asyncio.sleep(0)
+            await self.putting.turns.pause()
         return self._answer(request, b"".join(parts))
 
     async def _put(

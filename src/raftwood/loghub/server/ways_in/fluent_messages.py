@@ -8,17 +8,18 @@ that are there: a few bytes cannot make the decoder reserve much.
 import base64
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 import msgpack
 import msgspec
 
 from raftwood.base.errors import ProtocolError
-from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, DecodeBounds
+from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, SLICE_BYTES, DecodeBounds
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.server.http.content import unpacked as unpacked_body
+from raftwood.loghub.server.http.content import inflated
 from raftwood.loghub.server.ways_in import times
-from raftwood.loghub.server.ways_in.records import Section, encode_record, sliced
+from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
 
 _EVENT_TIME: Final = 0
 _EVENT: Final = struct.Struct(">II")
@@ -26,6 +27,10 @@ _DEPTH_MAX: Final = 64
 _VALUE_BYTES: Final = 8
 """Values of a message are refused that take fewer on average: it would grow many times over."""
 _VALUES_MAX_LEAST: Final = 4_096
+_VALUE_WORK: Final = 4
+"""A byte of a small event is as much work as so many bytes of a large text: it may be a value."""
+_CHECKED_VALUE_WORK: Final = 32
+"""A value is, of an event that was judged value by value."""
 
 
 def _kinds() -> tuple[tuple[int, int, int], ...]:
@@ -134,11 +139,18 @@ def unpacked(data: bytes) -> Any:
         raise ProtocolError(f"a Fluent message cannot be read: {str(error)[:200]}") from error
 
 
+_Event: TypeAlias = tuple[Any, int]
+"""An event, and how much work it is."""
+_NO_EVENT: Final = object()
+_PAUSE: Final[_Event] = (_NO_EVENT, SLICE_BYTES)
+"""Where the loop may turn without an event: one was left out, or work went before the first."""
+
+
 class Forwarded(msgspec.Struct):
     """A message's events, and the chunk that is to be acked once they are durable."""
 
     sections: Iterator[Section]
-    """`ProtocolError` where an event is none."""
+    """`ProtocolError` where an event is none. Some are pauses, without a record."""
     chunk: bytes | None = None
     """Known once all events are: it stands behind them."""
     too_large: int = 0
@@ -178,10 +190,17 @@ class _Values:
         return self._data[at : self.at]
 
     def next(self) -> Any:
+        return self.next_and_work()[0]
+
+    def next_and_work(self) -> tuple[Any, int]:
+        """The next value, and how much work it is, in bytes of a large text."""
         data = self.skip()
-        if len(data) > self._bounds.keys_max:
-            _check(data, self._bounds)
-        return unpacked(data)
+        size = len(data)
+        if size <= self._bounds.keys_max:
+            work = _VALUE_WORK * size
+        else:
+            work = size + _CHECKED_VALUE_WORK * _check(data, self._bounds)
+        return unpacked(data), work
 
     @staticmethod
     def _read(read: Callable[[], Any]) -> Any:
@@ -191,8 +210,8 @@ class _Values:
             raise ProtocolError(f"a Fluent message cannot be read: {str(error)[:200]}") from error
 
 
-def _check(data: bytes, bounds: DecodeBounds) -> None:
-    """`BatchTooLarge` for an event that is above a bound."""
+def _check(data: bytes, bounds: DecodeBounds) -> int:
+    """How many values an event has; `BatchTooLarge` for one that is above a bound."""
     at = values = 0
     size = len(data)
     while at < size:
@@ -205,6 +224,7 @@ def _check(data: bytes, bounds: DecodeBounds) -> None:
         # A map's keys are values here too.
         if values > 2 * bounds.values_max:
             raise bounds.too_many("an event of a Fluent message", "values")
+    return values
 
 
 def decode_message(
@@ -220,15 +240,14 @@ def decode_message(
         raise ProtocolError("a Fluent message is no array that begins with a tag")
     found = Forwarded(iter(()))
 
-    def judged(each: _Values) -> Iterator[Any]:
+    def judged(each: _Values) -> Iterator[_Event]:
         try:
-            event = each.next()
+            yield each.next_and_work()
         except BatchTooLarge:
             found.too_large += 1
-        else:
-            yield event
+            yield _PAUSE
 
-    def events() -> Iterator[Any]:
+    def events() -> Iterator[_Event]:
         left = count - 2
         if values.is_at_array:
             for _ in range(values.array()):
@@ -239,29 +258,31 @@ def decode_message(
                 options = _options(values, left)
                 found.chunk = _chunk(options)
                 if options.get(b"compressed") == b"gzip":
-                    second = bytes(unpacked_body(second, "gzip", bytes_max=bytes_max))
+                    parts = []
+                    for part in inflated(second, bytes_max=bytes_max):
+                        parts.append(part)
+                        yield _PAUSE
+                    second = b"".join(parts)
                 packed = _Values(second, bounds)
                 while not packed.is_at_end:
                     yield from judged(packed)
                 return
             if not left:
                 raise ProtocolError("a Fluent message has no record")
-            yield from ((second, record) for record in judged(values))
+            for record, work in judged(values):
+                yield (record if record is _NO_EVENT else (second, record)), work
             left -= 1
         found.chunk = _chunk(_options(values, left))
 
-    found.sections = (
-        Section({b"tag": tag}, [_record(event, received_ns) for event in part])
-        for part in sliced(events(), _work_of)
-    )
+    def sections() -> Iterator[Section]:
+        for part in sliced(events(), itemgetter(1)):
+            records = [_record(event, received_ns) for event, _ in part if event is not _NO_EVENT]
+            yield Section({b"tag": tag}, records)
+            if records and sum(map(itemgetter(1), part)) >= SLICE_BYTES:
+                yield PAUSE
+
+    found.sections = sections()
     return found
-
-
-def _work_of(event: Any) -> int:
-    """About its bytes."""
-    if not (type(event) is tuple and len(event) >= 2 and isinstance(event[1], list)):
-        return 0
-    return sum(len(value) if type(value) is bytes else 64 for _, value in event[1])
 
 
 def _options(values: _Values, left: int) -> dict[bytes, Any]:

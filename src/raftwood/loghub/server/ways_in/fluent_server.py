@@ -113,6 +113,7 @@ class FluentServer(SocketServer):
         except Unauthenticated:
             await connection.write(handshake.refusal())
             raise
+        connection.authenticated()
         return found[1:]
 
     async def _take(self, connection: Connection, messages: list[bytes]) -> None:
@@ -130,7 +131,9 @@ class FluentServer(SocketServer):
                     bytes_max=bytes_max,
                     bounds=self.settings.bounds,
                 )
-                sections += await gathered(found.sections, records_max=CHUNK_RECORDS_MAX)
+                sections += await gathered(
+                    found.sections, self.putting.turns, records_max=CHUNK_RECORDS_MAX
+                )
                 if found.too_large:
                     self.dropped.inc(found.too_large)
                     _log.warning("events too large", peer=connection.host, count=found.too_large)

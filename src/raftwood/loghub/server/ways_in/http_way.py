@@ -65,7 +65,9 @@ class HttpWay:
         encoding = request.header(b"content-encoding")
         if encoding == own_encoding or not encoding:
             return body
-        data = await unpacked_in_turns(body, encoding, bytes_max=self._limits.raw_bytes_max)
+        data = await unpacked_in_turns(
+            body, encoding, self._gateway.decoding, bytes_max=self._limits.raw_bytes_max
+        )
         request.reserve(len(data))
         return data
 

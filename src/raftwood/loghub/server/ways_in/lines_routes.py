@@ -44,7 +44,8 @@ class LinesRoutes(HttpWay):
                 received_ns=self.putting.now_ns(),
                 time_field=request.parameters.get("time_field", ""),
                 bounds=self.bounds,
-            )
+            ),
+            self.putting.turns,
         )
         await self.put(request, place, sections)
         return Answer(

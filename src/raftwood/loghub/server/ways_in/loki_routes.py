@@ -44,7 +44,7 @@ class LokiRoutes(HttpWay):
                 bytes_max=self.raw_bytes_max,
                 bounds=self.bounds,
             )
-        await self.put(request, place, await gathered(decoded))
+        await self.put(request, place, await gathered(decoded, self.putting.turns))
         return Answer(status=204)
 
     def error_answer(self, error: RaftwoodError, request: Request) -> Answer:  # noqa: ARG002

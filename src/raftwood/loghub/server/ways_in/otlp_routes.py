@@ -45,7 +45,8 @@ class OtlpRoutes(HttpWay):
         sections = await gathered(
             otlp.decode(
                 body, is_json=is_json, received_ns=self.putting.now_ns(), bounds=self.bounds
-            )
+            ),
+            self.putting.turns,
         )
         bytes_max = self.putting.group_bytes_max
         refused = take_out_too_large(sections, bytes_max=bytes_max)

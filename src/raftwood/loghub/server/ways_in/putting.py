@@ -20,13 +20,16 @@ from raftwood.loghub.server.ways_in.records import (
     pack,
     take_out_too_large,
 )
+from raftwood.net.turns import Turns
 
 _PAUSE_S_FIRST: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 T = TypeVar("T")
 
 
-async def gathered(decoded: Iterable[T], *, records_max: int = RECORDS_MAX) -> list[T]:
+async def gathered(
+    decoded: Iterable[T], turns: Turns, *, records_max: int = RECORDS_MAX
+) -> list[T]:
     """All that a decoder gives, section by section: a large request leaves others their turns.
 
     `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
@@ -50,7 +53,7 @@ async def gathered(decoded: Iterable[T], *, records_max: int = RECORDS_MAX) -> l
             )
         if since_turn >= SLICE_RECORDS:
             since_turn = 0
-            await asyncio.sleep(0)
+            await turns.pause()
     return found
 
 
@@ -67,6 +70,11 @@ class Putting:
     def __init__(self, environment: Environment, gateway: Gateway) -> None:
         self._environment = environment
         self._gateway = gateway
+
+    @property
+    def turns(self) -> Turns:
+        """For `gathered`."""
+        return self._gateway.decoding
 
     @property
     def group_bytes_max(self) -> int:
@@ -97,7 +105,7 @@ class Putting:
         found = []
         for each in pack(sections, source=source, bytes_max=self.group_bytes_max):
             if each is None:
-                await asyncio.sleep(0)
+                await self.turns.pause()
             else:
                 found.append(each)
         return found

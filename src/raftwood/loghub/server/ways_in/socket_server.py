@@ -74,7 +74,7 @@ class Connection:
             timer.cancel()
 
     def authenticated(self) -> None:
-        """It has sent a message: it is no more the first to go where others want in."""
+        """It has logged in, or sent a message: it is not displaced by others any more."""
         self._server.authenticated(self)
 
     def hold(self, size: int) -> None:
@@ -225,6 +225,8 @@ class SocketServer:
             self._tell_of_refusal(host)
             connection.abort()
             return
+        if has_certificate:
+            self.authenticated(connection)
         task = asyncio.get_running_loop().create_task(self._served(connection))
         self._connections[task] = connection
         task.add_done_callback(self._forget)
