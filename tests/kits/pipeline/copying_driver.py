@@ -14,7 +14,7 @@ from raftwood.pipeline.session import LOCAL
 from tests.kits.pipeline.copying_query import Job
 from tests.kits.pipeline.quick_python import python_of_spark
 
-STEP_S_MAX = 300.0
+STEP_S_MAX = 600.0
 """From a cold start to a first micro-batch, or what is left to its end, on a busy machine."""
 POLL_S = 0.02
 

@@ -13,7 +13,7 @@ import msgspec
 HELD_AT = 2
 """So many chunks of every task go, unless more are let on."""
 ALL = 1_000_000
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 600.0
 POLL_S = 0.01
 _OPEN = "open"
 

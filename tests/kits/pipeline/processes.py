@@ -9,7 +9,7 @@ from tests.kits.pipeline.quick_java import quick_java
 
 REPOSITORY = Path(__file__).parents[3]
 RAFTWOOD = (sys.executable, "-c", "from raftwood.app.command_line import main; main()")
-TIMEOUT_S = 280.0
+TIMEOUT_S = 900.0
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

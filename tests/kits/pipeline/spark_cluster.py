@@ -15,8 +15,8 @@ from raftwood.pipeline.session import LOCAL
 from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 from tests.kits.pipeline.quick_python import python_of_spark
 
-START_S_MAX = 120.0
-STOP_S_MAX = 60.0
+START_S_MAX = 600.0
+STOP_S_MAX = 300.0
 MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 WORKER = re.compile(r"(Successfully registered with master)")
 CONNECT = re.compile(r"Spark Connect server started at: \S+:(\d+)")

@@ -34,7 +34,7 @@ CORES = 2
 CHUNKS_AT_STRIKE = 2
 """So many of every task are let on while the blow falls, and are on their way when it does."""
 DELAY_S_MAX = 0.03
-ELECTION_S_MAX = 60.0
+ELECTION_S_MAX = 300.0
 
 
 class Storm:

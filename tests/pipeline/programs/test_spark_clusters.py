@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tests.kits.pipeline.copying_query import Job
+from tests.kits.pipeline.quick_python import python_of_spark
 from tests.kits.pipeline.spark_cluster import SparkCluster, SparkConnectServer
 from tests.kits.pipeline.standalone import Standalone
 from tests.kits.pipeline.storm import (
@@ -20,7 +21,7 @@ from tests.kits.pipeline.storm import (
 )
 
 ROWS = 200
-COPY_S_MAX = 150.0
+COPY_S_MAX = 600.0
 
 
 def copied_by(folder: Path, master: str) -> None:
@@ -40,7 +41,7 @@ def copied_by(folder: Path, master: str) -> None:
         file.write_bytes(msgspec.json.encode(job))
         ran = subprocess.run(
             (sys.executable, "-m", "tests.kits.pipeline.copying_query", str(file)),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | python_of_spark(),
             capture_output=True,
             text=True,
             timeout=COPY_S_MAX,
