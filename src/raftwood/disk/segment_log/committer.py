@@ -91,7 +91,8 @@ class SyncTime:
 
     def _remembered_s(self, now: float) -> float:
         """What is left, after a time without a sync, of what was known."""
-        return self._smoothed_s * 0.5 ** ((now - self._since) / _FORGET_HALF_SECONDS)
+        left: float = 0.5 ** ((now - self._since) / _FORGET_HALF_SECONDS)
+        return self._smoothed_s * left
 
 
 class Committer:
