@@ -14,7 +14,7 @@ from raftwood.base.errors import RaftwoodError, StoreDamaged, UnsupportedVersion
 from raftwood.logservice.log_rules import Hole, LeaseChange, LogState
 from raftwood.logservice.lsn_map import LsnMap, Span
 from raftwood.logservice.producers import Producer, Producers
-from raftwood.logservice.records import record_name
+from raftwood.logservice.records import name_before, record_name
 from raftwood.logservice.restoring import RestoreState
 from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
 from raftwood.raft.whole_snapshot import gathered, in_chunks
@@ -72,6 +72,9 @@ class LogStateMachine:
 
     def name_of(self, payload: bytes) -> bytes | None:
         return record_name(payload)
+
+    def name_before(self, payload: bytes) -> bytes | None:
+        return name_before(payload)
 
     def answer_to(self, name: bytes) -> int | RaftwoodError | None:
         return self.state.answer_to(name)

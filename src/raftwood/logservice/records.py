@@ -106,6 +106,15 @@ def record_name(entry: bytes) -> bytes | None:
     return name if is_user and not name.startswith(NO_PRODUCER) else None
 
 
+def name_before(entry: bytes) -> bytes | None:
+    """The name of the record that has to come before an ordered one; else None."""
+    name = record_name(entry) if entry[1:2] == bytes([ORDERED]) else None
+    if name is None:
+        return None
+    sequence = int.from_bytes(name[PRODUCER_BYTES:], "big")
+    return name[:PRODUCER_BYTES] + (sequence - 1).to_bytes(8, "big") if sequence > 1 else None
+
+
 def encode_update(kind: UpdateKind, number: int) -> bytes:
     """An entry that changes no more than the shard's state; a new holder is the number itself."""
     if not 0 <= number < 1 << 63:

@@ -79,6 +79,9 @@ class NamingMachine(Protocol):
     def name_of(self, payload: bytes) -> bytes | None:
         """A command's name, at least 18 bytes; None for one without."""
 
+    def name_before(self, payload: bytes) -> bytes | None:
+        """The command that this one is refused without; None where it depends on no other."""
+
     def answer_to(self, name: bytes) -> Any:
         """What came of the command, if it was applied and is remembered; else None."""
 

@@ -1,5 +1,7 @@
 """Shippers and receivers where one thing fails lose nothing, and store nothing twice."""
 
+import pytest
+
 from tests.kits.clogs.simulation import Plan, run_clogs
 
 
@@ -8,6 +10,12 @@ def test_killed_and_resumed_batches_are_stored_once() -> None:
     outcome = run_clogs(2, plan).result
     assert outcome.promised > 500
     assert min(outcome.resumed, outcome.retried, outcome.moves, outcome.faults) > 10
+
+
+@pytest.mark.parametrize("seed", [63, 100, 125])
+def test_a_spool_that_had_no_room_when_a_shipper_began_is_shipped_later(seed: int) -> None:
+    plan = Plan(faults_s=15, move_s=0.2, weather_s=1.0, ring_s=1.0, calm=0.5)
+    assert run_clogs(seed, plan).result.resumed > 100
 
 
 def test_all_receivers_gone_for_a_minute_lose_nothing() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -166,3 +167,29 @@ def test_a_log_that_grows_quickly_has_a_snapshot_soon_and_one_at_an_orderly_end(
         assert max(cluster.stores[1].host.status(1).snapshots) >= 90
 
     run_log_cluster(scenario, service=settings)
+
+
+class _WorkBegins(Exception):
+    pass
+
+
+class _SlowWorker(truncation.TruncationWorker):
+    looks = 0
+
+    async def bound_replays(self, _: int) -> None:
+        self.looks += 1
+        await asyncio.sleep(0.05)
+
+    async def work(self) -> None:
+        raise _WorkBegins
+
+
+def test_snapshots_that_take_long_do_not_hold_up_what_is_freed() -> None:
+    async def scenario() -> None:
+        settings = msgspec.structs.replace(SERVICE, truncation_ms=20)
+        worker = _SlowWorker(cast("Any", None), cast("Any", None), settings)
+        with pytest.raises(_WorkBegins):
+            await worker.run()
+        assert worker.looks == 1
+
+    asyncio.run(scenario())

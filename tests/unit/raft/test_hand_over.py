@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
+from raftwood.base.errors import DeadlineExceeded
+from raftwood.raft.core import ProposalDropped
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.simulation.disk import DiskProfile
 
@@ -50,6 +52,34 @@ def test_a_leader_changes_members_before_it_has_applied_what_its_predecessor_lef
         await asyncio.gather(transfer, return_exceptions=True)
 
     run_cluster(scenario, seed=seed)
+
+
+def test_a_group_takes_proposals_between_attempts_to_hand_it_over() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        before = await cluster.wait_for_leader()
+        store = before % 3 + 1
+        disk = cluster.machines[store].disk
+        usual = disk.profile
+        disk.profile = DiskProfile(sync_s=(15.0, 15.0))
+        host = cluster.hosts[before]
+        await host.propose(GROUP, b"not yet on the slow disk", timeout_ms=5_000)
+        transfer = host.transfer_leadership(GROUP, store, timeout_ms=10_000)
+        transferring = asyncio.create_task(transfer)
+        taken = refused = 0
+        while not transferring.done():
+            await asyncio.sleep(0.05)
+            try:
+                await host.propose(GROUP, b"another one", timeout_ms=5_000)
+                taken += 1
+            except ProposalDropped:
+                refused += 1
+        disk.profile = usual
+        assert isinstance(transferring.exception(), DeadlineExceeded)
+        assert refused > 10
+        assert taken > refused // 2
+
+    run_cluster(scenario, seed=1)
 
 
 @pytest.mark.parametrize("seed", range(4))

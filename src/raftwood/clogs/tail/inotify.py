@@ -183,7 +183,10 @@ class FolderWatch:
         problem = ""
         types = _file_system_types()
         watches: dict[int, dict[str, _Folder]] = {}
-        for path, folder in _folders_of(paths, links).items():
+        folders = _folders_of(paths, links)
+        if len(folders) >= _FOLDERS_MAX:
+            problem = f"the globs lead to more than {_FOLDERS_MAX} folders"
+        for path, folder in folders.items():
             mask = _NAMES | _ONLY_FOLDERS | _MASK_ADD | (_MODIFY if folder.has_files else 0)
             try:
                 watch = inotify.add_watch(path, mask)

@@ -130,7 +130,6 @@ class Lanes:
                 intended = await self._next(name, is_ahead=bool(under_way))
             if intended is not None:
                 is_ahead = bool(under_way)
-                self._ahead_left -= is_ahead
                 last = _Place(last if is_ahead else None)
                 delivery = self._deliver(intended, lane, last, is_ahead=is_ahead)
                 under_way.append(group.create_task(delivery, name=f"delivery of {name}"))
@@ -143,7 +142,18 @@ class Lanes:
         """The next batch of the name; it keeps its part of the room until it is delivered."""
         if self.is_stopping or (is_ahead and (self._room.locked() or not self._ahead_left)):
             return None
-        await self._room.acquire()
+        # Before it is read: other lanes ask for room meanwhile.
+        self._ahead_left -= is_ahead
+        intended = None
+        try:
+            await self._room.acquire()
+            intended = await self._read_next(name)
+        finally:
+            if intended is None:
+                self._ahead_left += is_ahead
+        return intended
+
+    async def _read_next(self, name: str) -> Intended | None:
         intended = None
         try:
             for file in self._roster.turn(name):

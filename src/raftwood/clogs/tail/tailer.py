@@ -159,9 +159,11 @@ class Tailer:
                 if not running.cancelled():
                     running.result()
         finally:
-            if self._watching is not None:
-                self._watching.end()
-            await self._files.end()
+            try:
+                await self._files.end()  # first: a thread of it may be adding watches
+            finally:
+                if self._watching is not None:
+                    self._watching.end()
             try:
                 await self._store.close()
             except DiskFull as error:

@@ -67,6 +67,7 @@ class SyncTime:
 
     def began(self, now: float) -> None:
         if not self._under_way:
+            self._smoothed_s = self._remembered_s(now)
             self._since = now
         self._under_way += 1
 
@@ -86,7 +87,12 @@ class SyncTime:
         since_s = now - self._since
         if self._under_way:
             return int(max(self._smoothed_s, since_s) * 1000)
-        return int(self._smoothed_s * 0.5 ** (since_s / _FORGET_HALF_SECONDS) * 1000)
+        return int(self._remembered_s(now) * 1000)
+
+    def _remembered_s(self, now: float) -> float:
+        """What is left, after a time without a sync, of what was known."""
+        left: float = 0.5 ** ((now - self._since) / _FORGET_HALF_SECONDS)
+        return self._smoothed_s * left
 
 
 class Committer:

@@ -8,6 +8,8 @@ HAKEEPER_SHARD = 0
 GUESTS_FIRST = 1 << 40
 """Shards from this number on are no logs: other state machines, named when a cluster begins, that
 HAKeeper places and mends as it does logs."""
+DISK_SLOW = "disk-slow"
+"""Begins the alarm of a store whose disk is far slower than others'."""
 
 
 def is_log(shard: int) -> bool:

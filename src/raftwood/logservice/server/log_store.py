@@ -12,7 +12,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.errors import ShardNotFound
-from raftwood.logservice.hakeeper.reports import HAKEEPER_SHARD, is_log
+from raftwood.logservice.hakeeper.reports import DISK_SLOW, HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -203,8 +203,8 @@ class LogStore:
             return []
         others = ", ".join(f"{sync_ms} ms on store {store}" for store, sync_ms in faster.items())
         told = (
-            f"disk-slow: a sync takes {self.host.sync_ms} ms on this store, {others}: others lead "
-            "what they can; look at what its disk is busy with, or replace it"
+            f"{DISK_SLOW}: a sync takes {self.host.sync_ms} ms on this store, {others}: others "
+            "lead what they can; look at what its disk is busy with, or replace it"
         )
         return [told]
 

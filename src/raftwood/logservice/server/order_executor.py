@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError, Unavailable
+from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
 from raftwood.logservice.hakeeper.reports import FinishedOrder
@@ -99,8 +99,6 @@ class OrderExecutor:
             case OrderKind.KILL_ZOMBIE:
                 await self._kill(order)
             case OrderKind.TRANSFER_LEADER:
-                if host.is_far_slower(order.store):
-                    raise Unavailable(f"the disk of store {order.store} is slow: it does not lead")
                 await host.transfer_leadership(shard, order.store, timeout_ms=TRANSFER_MS)
             case OrderKind.ADD_LEARNER | OrderKind.ADD_VOTER | OrderKind.REMOVE_MEMBER:
                 await self._change(order)

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftwood.base.metrics import Metrics
+from raftwood.logservice.hakeeper.reports import DISK_SLOW
 from raftwood.logservice.server.disk_watch import DiskWatch
 from raftwood.logservice.server.truncation import ShardStorage, TruncationWorker
 
-ALARM_KINDS: Final = ("disk-short", "disk-slow", "log-retained", "truncation-stalled")
+ALARM_KINDS: Final = ("disk-short", DISK_SLOW, "log-retained", "truncation-stalled")
 """They are told also where there is none, so that an alert sees them end."""
 
 

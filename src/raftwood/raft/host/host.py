@@ -410,7 +410,8 @@ class Host(HostViews):
         """Let another voter lead; `DeadlineExceeded` where it does not in time.
 
         An attempt ends after an election timeout, and fails silently: the target may be busy with
-        its disk, or not have applied yet that it is a voter. So it is asked again.
+        its disk, or not have applied yet that it is a voter. So it is asked again, after a rest as
+        long as that: during an attempt the group takes no proposals.
         """
         replica = self._replica(group)
         if not replica.is_leader:
@@ -421,12 +422,19 @@ class Host(HostViews):
         if store != self.id:
             await self._reached(store, pause_s)
 
+        rest_s = self.settings.election_ticks * self.settings.tick_ms / 1000
+        again_at = 0.0
+
         def leads() -> bool:
+            nonlocal again_at
+            now = self._loop.time()
             if replica.leader == store:
                 return True
             if not replica.is_leader and replica.leader not in (NOBODY, self.id):
                 raise replica.not_leader()
-            if replica.is_leader and not replica.node.raft.transferee:
+            if replica.node.raft.transferee:
+                again_at = now + rest_s
+            elif replica.is_leader and now >= again_at:
                 replica.wake()
                 replica.node.transfer_leadership(store)
                 self._turns.mark(replica)

@@ -7,7 +7,7 @@ when entries of another leader took its place: then it is known that nothing of 
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any, Final
 
@@ -82,6 +82,8 @@ Place = tuple[int, int]
 """Of an entry in the log: index and term."""
 NameOf = Callable[[Entry], bytes | None]
 """What a command is known by, however often it is sent; None for one that has no name."""
+IsRefused = Callable[[Entry, Mapping[bytes, Place]], bool]
+"""Whether a command will be refused for what is missing before it: what is applied, or pending."""
 
 
 class PendingNames:
@@ -99,12 +101,18 @@ class PendingNames:
         """The last entry that was."""
 
     def find(
-        self, names: Sequence[bytes | None], log: RaftLog, term: int, name_of: NameOf
+        self,
+        names: Sequence[bytes | None],
+        log: RaftLog,
+        term: int,
+        name_of: NameOf,
+        is_refused: IsRefused,
     ) -> "Found":
         """The place of each name, None for one that the log does not hold.
 
         In one term a leader only adds to its log. Of two entries of a name the later one counts:
-        what its answer is, the earlier one knows too, unless it was refused for its sequence.
+        what its answer is, the earlier one knows too. One that came before the one in front of it
+        counts for nothing: it will be refused, so that it has to come again.
         """
         applied = log.applied
         if term != self._term or applied >= self._looked_at:
@@ -114,7 +122,7 @@ class PendingNames:
         if self._looked_at < log.last_index:
             for entry in log.entries(self._looked_at + 1, UNLIMITED):  # in memory: not applied
                 name = name_of(entry)
-                if name is not None:
+                if name is not None and not is_refused(entry, places):
                     places[name] = (entry.index, entry.term)
             self._looked_at = log.last_index
         if len(places) > 2 * (log.last_index - applied):

@@ -5,7 +5,7 @@ No I/O here: `Turns` asks for the work of a turn, writes, sends, and tells when 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from raftwood.base.errors import (
@@ -43,6 +43,7 @@ from raftwood.raft.host.proposals import (
     KNOWN,
     Batch,
     PendingNames,
+    Place,
     ProposalDone,
     Proposals,
     Waiting,
@@ -270,7 +271,8 @@ class Replica:
             self.enter_proposals()
         names = [self._name_of(entry) for entry in entries]
         answers = [None if name is None else self._answer_to(name) for name in names]
-        places = self._pending.find(names, self.node.raft.log, self.term, self._name_of)
+        log, pending = self.node.raft.log, self._pending
+        places = pending.find(names, log, self.term, self._name_of, self._is_refused)
         for position, answer in enumerate(answers):
             if answer is not None:
                 places[position] = KNOWN
@@ -294,6 +296,13 @@ class Replica:
         if entry.kind is not _NORMAL or self._naming is None:
             return None
         return self._naming.name_of(entry.payload)
+
+    def _is_refused(self, entry: Entry, pending: Mapping[bytes, Place]) -> bool:
+        if entry.kind is not _NORMAL or self._naming is None:
+            return False
+        before = self._naming.name_before(entry.payload)
+        is_there = before is None or before in pending or self._answer_to(before) is not None
+        return not is_there
 
     def _answer_to(self, name: bytes) -> Any:
         """What came of a command that was applied; None where that is not known."""

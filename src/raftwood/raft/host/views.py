@@ -141,11 +141,6 @@ class HostViews:
             if sync_ms is not None and is_far_slower(own_ms, sync_ms, slow_ms=slow_ms)
         }
 
-    def is_far_slower(self, store: int) -> bool:
-        """Whether another store's disk is slow, as it tells, and this one's is not."""
-        slow_ms = self._ticking.slow_sync_ms
-        return is_far_slower(self._peers.sync_ms(store), self.sync_ms, slow_ms=slow_ms)
-
     def stored_bytes(self, group: int) -> tuple[int, int]:
         """What the group takes of the disk: its entries, and its snapshots."""
         return self._store.log.size_of(group), self._snapshotting.size_of(group)

@@ -56,6 +56,11 @@ class Application:
         world.lives.append(self.life)
         self.is_flushed = False
 
+    @property
+    def has_spool(self) -> bool:
+        """Whether it ships what earlier lives left; also one that is to have none."""
+        return not self.world.plan.has_spool or self.shipper._slots is not None
+
     async def run(self) -> None:
         world, plan = self.world, self.world.plan
         try:

@@ -220,6 +220,9 @@ class World:
 
     async def settle(self) -> None:
         """All is well: all that waits is stored, and all servers are used."""
+        # One that found no room for its spool looks again: what an earlier life left is in there.
+        opened = lambda: all(each.has_spool for each in self.applications.values())  # noqa: E731
+        await self.wait(opened, Harm.STUCK)
         self.is_over = True
         flushed = lambda: all(each.is_flushed for each in self.applications.values())  # noqa: E731
         await self.wait(flushed, Harm.STUCK)

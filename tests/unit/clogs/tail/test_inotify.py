@@ -93,6 +93,22 @@ def test_a_new_folder_that_may_have_files_asks_for_a_scan(tmp_path: Path, patter
     watched(tmp_path, use)
 
 
+def test_more_folders_than_can_be_watched_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inotify, "_FOLDERS_MAX", len(tmp_path.parts) + 3)
+    for number in range(2):
+        (tmp_path / f"{number}").mkdir()
+
+    async def use(heard: Heard) -> None:
+        assert await heard.follow("*/a.log") == ""
+        for number in range(2, 5):
+            (tmp_path / f"{number}").mkdir()
+        assert "folders" in await heard.follow("*/a.log")
+
+    watched(tmp_path, use)
+
+
 def test_what_is_written_to_the_target_of_a_link_is_told_of_the_link(tmp_path: Path) -> None:
     target = tmp_path / "real" / "x"
     target.parent.mkdir()

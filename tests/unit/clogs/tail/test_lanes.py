@@ -75,6 +75,25 @@ def test_names_that_are_not_taken_leave_room_for_others(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_names_that_read_at_once_share_the_room_for_batches_ahead(tmp_path: Path) -> None:
+    async def main(folder: Folder) -> None:
+        folder.change(batch_bytes_max=4096, line_bytes_max=1024, batches_max=8)
+        folder.taker.is_open.clear()
+        names = ["a.log", "b.log", "c.log"]
+        for name in names:
+            folder.write(name, TEXT)
+        async with folder.tailing() as tailer:
+            await until(lambda: sum(intended(tailer, name) for name in names) >= 7)
+            await asyncio.sleep(0.05)
+            count = sum(intended(tailer, name) for name in names)
+            assert count == 7, "the first of each, and half of the room behind them"
+            folder.taker.is_open.set()
+            for name in names:
+                await folder.comes(name, *LINES)
+
+    run(tmp_path, main)
+
+
 def run(path: Path, scenario: Callable[[Folder], Awaitable[None]]) -> None:
     async def main() -> None:
         async with folder_of_logs(path) as folder:

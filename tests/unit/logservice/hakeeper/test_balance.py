@@ -6,6 +6,8 @@ from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.hakeeper.orders import OrderKind
 from tests.kits.logservice.keeper import SETTINGS, Keeper
 
+SLOW = "disk-slow: a sync takes 900 ms on this store"
+
 
 def with_shards(count: int, stores: int = 3) -> Keeper:
     """Shards on stores 1 to 3, all led by store 1."""
@@ -45,6 +47,15 @@ def test_leaders_are_spread() -> None:
     assert (transfer.kind, transfer.to_store) == (OrderKind.TRANSFER_LEADER, 1)
     assert transfer.store in (2, 3)
     keeper.schedule()
+    assert keeper.plan() == []
+
+
+def test_leaders_are_spread_over_those_whose_disks_are_not_slow() -> None:
+    keeper = with_shards(4)
+    keeper.state.stores[2].alarms = (SLOW,)
+    (transfer,) = keeper.plan()
+    assert (transfer.to_store, transfer.store) == (1, 3)
+    keeper.state.stores[3].alarms = ("disk-short: a disk is full", SLOW)
     assert keeper.plan() == []
 
 

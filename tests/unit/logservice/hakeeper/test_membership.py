@@ -10,6 +10,7 @@ from raftwood.logservice.hakeeper.reports import FinishedOrder
 from tests.kits.logservice.keeper import Keeper, report
 
 BOTH = (0, 1)
+SLOW = "disk-slow: a sync takes 900 ms on this store"
 
 
 def of_shard(keeper: Keeper, shard: int = 1) -> list[Order]:
@@ -192,6 +193,21 @@ def test_a_draining_store_hands_its_leaders_over_and_is_replaced(leader: int) ->
         keeper.store(store, report(0, (1, 2, 3), leader=1), told)
     (promote,) = of_shard(keeper)
     assert (promote.kind, promote.store, promote.removed) == (OrderKind.ADD_VOTER, 4, 3)
+
+
+@pytest.mark.parametrize(("slow", "best"), [((1,), 2), ((2,), 1), ((1, 2), 1)])
+def test_a_draining_store_hands_over_to_a_slow_disk_only_where_there_is_no_other(
+    slow: tuple[int, ...], best: int
+) -> None:
+    keeper = Keeper()
+    keeper.running(4)
+    keeper.state.shards[1].leader = 3
+    keeper.hear_all(4)
+    for store in slow:
+        keeper.state.stores[store].alarms = (SLOW,)
+    keeper.tell(DrainStore(3, is_draining=True))
+    (transfer,) = of_shard(keeper)
+    assert (transfer.kind, transfer.store) == (OrderKind.TRANSFER_LEADER, best)
 
 
 def test_neither_vote_nor_lead_goes_to_a_store_that_is_silent() -> None:

@@ -24,6 +24,17 @@ def test_a_leader_without_room_hands_over_to_the_voter_with_most() -> None:
     assert keeper.plan() == []
 
 
+def test_a_leader_without_room_hands_over_to_a_slow_disk_only_where_there_is_no_other() -> None:
+    keeper = running(short=(1,))
+    keeper.state.stores[3].disk_free_bytes = 1000
+    keeper.state.stores[3].alarms = ("disk-slow: a sync takes 900 ms on this store",)
+    (transfer,) = keeper.plan()
+    assert transfer.store == 2
+    keeper.state.stores[2].is_short = True
+    (transfer,) = keeper.plan()
+    assert transfer.store == 3
+
+
 def test_nobody_hands_over_where_nobody_has_room() -> None:
     assert running(short=(1, 2, 3)).plan() == []
 

@@ -92,8 +92,10 @@ def _level_leaders(planning: Planning) -> None:
     for number in planning.state.shards:
         led[planning.leader(number)] = led.get(planning.leader(number), 0) + 1
     places = sorted(planning.places(), key=lambda store: led[store])
+    # One whose disk is slow would give up at once what it is given to lead.
+    targets = [store for store in places if not planning.is_slow(store)]
     for source in reversed(places):
-        for target in places:
+        for target in targets:
             if led[source] - led[target] < DIFFERENCE:
                 break
             for number, shard in planning.state.shards.items():

@@ -166,7 +166,8 @@ class _Change:
             if store not in self._leaving and planning.is_caught_up(self._number, store)
         ]
         if ready:
-            self._to_leader(OrderKind.TRANSFER_LEADER, store=min(ready, key=planning.load))
+            best = min(ready, key=lambda store: (planning.is_slow(store), planning.load(store)))
+            self._to_leader(OrderKind.TRANSFER_LEADER, store=best)
         return bool(ready)
 
     def _add_learner(self, *, removed: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
 from raftwood.logservice.hakeeper.reporting import PLACING, is_member
-from raftwood.logservice.hakeeper.reports import ReplicaReport
+from raftwood.logservice.hakeeper.reports import DISK_SLOW, ReplicaReport
 from raftwood.logservice.hakeeper.scheduling import MEMBERSHIP
 from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.hakeeper.state import ShardState, State
@@ -149,6 +149,11 @@ class Planning:
         """Whether a store takes appends, as far as is known."""
         known = self.state.stores.get(store)
         return known is not None and not known.is_short
+
+    def is_slow(self, store: int) -> bool:
+        """Whether a store says that its disk is far slower than others': it gives up leading."""
+        known = self.state.stores.get(store)
+        return known is not None and any(alarm.startswith(DISK_SLOW) for alarm in known.alarms)
 
     def leader(self, shard: int) -> int:
         """The store that leads and can be told what to do; 0 for none."""

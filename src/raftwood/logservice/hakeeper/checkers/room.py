@@ -24,6 +24,8 @@ def plan_room(planning: Planning) -> None:
             and not planning.is_draining(store)
             and planning.is_caught_up(number, store)
         ]
+        # One whose disk is slow gives it back, but takes appends.
+        ready = [store for store in ready if not planning.is_slow(store)] or ready
         if ready:
             roomiest = max(ready, key=lambda store: (stores[store].disk_free_bytes, -store))
             planning.order(OrderKind.TRANSFER_LEADER, to_store=leader, shard=number, store=roomiest)
