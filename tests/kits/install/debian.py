@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.kits.install.cache import NotInstalled, made_once
 
-FETCH_SECONDS_MAX = 240
+FETCH_SECONDS_MAX = 900
 
 
 @dataclass(frozen=True)

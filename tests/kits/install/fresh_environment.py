@@ -11,7 +11,7 @@ from tools.install import uv_environment
 REPOSITORY = Path(__file__).parents[3]
 WHEELS = ("--constraint", str(REPOSITORY / "constraints.txt"), "--only-binary", ":all:")
 UV = Path(sys.executable).with_name("uv")
-INSTALL_S_MAX = 250.0
+INSTALL_S_MAX = 800.0
 
 
 def build_wheel(folder: Path) -> Path:

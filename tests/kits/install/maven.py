@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.kits.install.cache import NotInstalled, made_once, text_of
 
-INSTALL_SECONDS_MAX = 240
-COMPILE_SECONDS_MAX = 120
+INSTALL_SECONDS_MAX = 900
+COMPILE_SECONDS_MAX = 900
 Library = tuple[str, str, str]
 """Its group, its name and its version."""
 

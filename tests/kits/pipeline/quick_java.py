@@ -26,7 +26,8 @@ QUICK_SPARK = {
 """Spark writes and compiles code for each query, to be quick with more rows than ours."""
 _COMPILES_LITTLE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _JARS = Path(pyspark.__file__).parent / "jars"
-_TRAIN_S_MAX = 300
+_TRAIN_S_MAX = 900
+"""Beside four busy loops and a busy disk, five minutes were not enough."""
 
 
 @cache
@@ -50,14 +51,19 @@ def spark_classes() -> Path:
 
 def _make(folder: Path) -> None:
     folder.mkdir()
-    done = subprocess.run(
-        (sys.executable, "-m", __name__, str(folder)),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=_TRAIN_S_MAX,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            (sys.executable, "-m", __name__, str(folder)),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            timeout=_TRAIN_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotInstalled(
+            f"Java did not archive Spark's classes within {_TRAIN_S_MAX} s"
+        ) from error
     if done.returncode or not (folder / ARCHIVE).exists():
         raise NotInstalled(f"Java does not archive Spark's classes: {done.stderr[-500:]}")
 

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from tests.kits.pipeline.processes import run
+from tests.kits.pipeline.processes import RAFTWOOD, run
 from tests.kits.pipeline.quick_python import python_of_spark
 
 
 def test_a_short_demo_agrees_from_end_to_end_and_draws_a_picture(tmp_path: Path) -> None:
     arguments = ("demo", "pipeline", "--lines", "3000", "--later", "500", "--format", "json")
-    ended = run(*arguments, folder=tmp_path, **python_of_spark())
+    ended = run(*arguments, folder=tmp_path, before=RAFTWOOD, **python_of_spark())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     outcome = json.loads(ended.stdout)
     assert outcome["figures"]["parsed"] == 3500
