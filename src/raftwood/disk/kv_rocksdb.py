@@ -107,6 +107,17 @@ class RocksEngine:
             raise _mapped(error, self._folder) from error
         return value
 
+    def get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
+        database = self._open_database()
+        try:
+            # A pair, whatever the library's own type stubs say.
+            found: Any = database.key_may_exist(key, fetch=True)
+        except Exception as error:
+            raise _mapped(error, self._folder) from error
+        # Without a value it may be on the disk, unless the filters know better.
+        may_be_there, value = found
+        return value is not None or not may_be_there, value
+
     async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if len(keys) <= KEYS_ON_LOOP_MAX:
             return [self.get(key) for key in keys]

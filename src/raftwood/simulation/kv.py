@@ -88,15 +88,24 @@ class SimulatedKvEngine:
         self._stored = stored
         self._pairs = stored.durable.copy()
         self._keys = sorted(self._pairs)
+        # What was there before is on the disk alone until it is read or written.
+        self._cold = set(self._pairs)
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
+        self._cold.discard(key)
         return self._pairs.get(key)
+
+    def get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
+        self._check_open()
+        is_known = key not in self._cold
+        return is_known, self._pairs.get(key) if is_known else None
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
         await self._disk.work(_MULTI_GET_S)
         self._check_open()
+        self._cold.difference_update(keys)
         return [self._pairs.get(key) for key in keys]
 
     def write_batch(self, mutations: Sequence[Mutation]) -> None:
@@ -105,6 +114,9 @@ class SimulatedKvEngine:
         self._stored.unflushed.append(batch)
         known = len(self._pairs)
         _apply(batch, self._pairs)
+        if self._cold:
+            written = (each.key for each in batch if not isinstance(each, DeleteRange))
+            self._cold.difference_update(written)
         added_only = all(isinstance(mutation, Put) for mutation in batch)
         if not added_only or len(self._pairs) != known:
             # Sorted again at the next scan, not once per write.

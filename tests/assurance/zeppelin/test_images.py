@@ -124,7 +124,9 @@ MUTANTS = {
         _check, replaced(StoredPartition, purge=_purge_all), harm=UNFIT
     ),
     "a key is counted each time that it is written": Mutant(
-        _check, replaced(PartitionEngine, _stored=lambda *_: None), harm="keys are told"
+        _check,
+        replaced(PartitionEngine, _stored_end=lambda *_: None, _forget_looked_up=lambda *_: {}),
+        harm="keys are told",
     ),
     "a count is written behind its keys": Mutant(
         _check, replaced(PartitionEngine, _put=_put_in_two_steps), harm="keys are told"

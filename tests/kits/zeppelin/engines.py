@@ -16,7 +16,7 @@ from xxhash import xxh3_64_digest
 from raftwood.base import files as seam
 from raftwood.base.errors import AlreadyExists, ShuttingDown, StoreDamaged
 from raftwood.base.files import Buffer, Completion, Files, perform
-from raftwood.base.seams import Delete, KvEngine, Mutation, Put
+from raftwood.base.seams import Delete, DeleteRange, KvEngine, Mutation, Put
 
 PAIRS = "PAIRS"
 FLUSHES_BY_ITSELF = 0.05
@@ -85,22 +85,33 @@ class FileEngine:
         self._random = source
         self._folder = folder
         self._pairs = pairs
+        # What was there before is on the disk alone until it is read or written.
+        self._cold = set(pairs)
         self._keys: list[bytes] | None = None
         self._is_open = True
         self._saves = 0
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
+        self._cold.discard(key)
         return self._pairs.get(key)
+
+    def get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
+        self._check_open()
+        is_known = key not in self._cold
+        return is_known, self._pairs.get(key) if is_known else None
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
         await asyncio.sleep(self._random.uniform(0, _READ_S))
+        self._cold.difference_update(keys)
         return [self._pairs.get(key) for key in keys]
 
     def write_batch(self, mutations: Sequence[Mutation]) -> None:
         self._check_open()
         for mutation in mutations:
+            if not isinstance(mutation, DeleteRange):
+                self._cold.discard(mutation.key)
             if isinstance(mutation, Put):
                 self._pairs[mutation.key] = mutation.value
             elif isinstance(mutation, Delete):

@@ -47,6 +47,9 @@ class _MemoryEngine:
     def get(self, key: bytes) -> bytes | None:
         return self._pairs.get(key)
 
+    def get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
+        return True, self._pairs.get(key)
+
     async def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._pairs.get(key) for key in keys]
 

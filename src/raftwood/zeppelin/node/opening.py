@@ -57,5 +57,7 @@ async def _roll_forward(
         for stored in await log.read(group, sequence, bytes_max=_READ_BYTES):
             run = decode_run(stored.payload)
             records = decode_records(run)[max(0, sequence - run.first_sequence) :]
+            keys = [write.key for record in records for write in record.writes]
+            await engine.fetch(engine.look_up(keys))
             engine.apply(records, now_ms=clock.wall_ns() // 1_000_000)
             sequence = engine.state.sequence + 1

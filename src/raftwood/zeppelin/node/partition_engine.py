@@ -1,7 +1,8 @@
 """A partition's storage engine: records go into it in batches, each with how far it has got.
 
 With them go the number of keys, when keys end, and the landmarks: what was there before is looked
-up, so that all of it is exact after a replay too. An engine of release 0.1.0 has none of that, and
+up, so that all of it is exact after a replay too. Whoever gives it many writes has that done first,
+by `look_up` and `fetch`: on a table larger than memory each of them may be a read of the disk. An engine of release 0.1.0 has none of that, and
 is counted bit by bit, from its beginning on; keys behind that place are left alone meanwhile.
 
 It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
@@ -9,7 +10,7 @@ of the binlog; whatever it lacks after a crash is rolled forward from there.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -54,6 +55,9 @@ _WINDOW: Final = 512
 _WINDOW_BYTES: Final = 1 << 20
 _COUNTED_BYTES: Final = 4 << 20
 """Of values that are looked at in one turn of the loop."""
+_FETCHED_FIRST: Final = 16
+_FETCHED_MAX: Final = 512
+"""So many values at a time, as far as they are small."""
 
 
 class PartitionEngine:
@@ -72,6 +76,10 @@ class PartitionEngine:
         """What was found damaged since it was opened."""
         # Key → who reads it beside the loop at the moment, each with what it must not miss.
         self._readers: dict[bytes, list[dict[bytes, Value | None]]] = {}
+        # Place → when what is there ends (0: never), or None where nothing is: what was looked up
+        # for the writes that come next. Any write makes it void.
+        self._before: dict[bytes, int | None] = {}
+        self._write_count = 0
 
     @property
     def kv(self) -> KvEngine:
@@ -111,6 +119,47 @@ class PartitionEngine:
                 values.append((None if stored is None else decode_value(stored), True))
         return values
 
+    def look_up(self, keys: Iterable[bytes]) -> list[bytes]:
+        """What the keys of the next writes have so far, where memory tells; the places for `fetch`
+        where it does not.
+        """
+        before, counted_to = self._before, self.state.counted_to
+        get_cached = self._engine.get_cached
+        cold: list[bytes] = []
+        for place in engine_keys(dict.fromkeys(keys)):
+            if place < counted_to and place not in before:
+                is_known, stored = get_cached(place)
+                if is_known:
+                    before[place] = None if stored is None else expires_of(stored)
+                else:
+                    cold.append(place)
+        return cold
+
+    async def fetch(self, places: Sequence[bytes]) -> None:
+        """Look up the rest beside the loop; what is written meanwhile ends it."""
+        at, count, write_count = 0, _FETCHED_FIRST, self._write_count
+        while at < len(places):
+            chosen = places[at : at + count]
+            try:
+                found = await self._engine.multi_get(chosen)
+            except StoreDamaged as error:
+                self.damage = error
+                raise
+            if write_count != self._write_count:
+                return
+            at += len(chosen)
+            for place, stored in zip(chosen, found, strict=True):
+                self._before[place] = None if stored is None else expires_of(stored)
+            # Only then is it known how large they are.
+            size = sum(len(stored) for stored in found if stored is not None)
+            count = max(1, min(_FETCHED_MAX, _COUNTED_BYTES * len(chosen) // (size or 1)))
+
+    def _forget_looked_up(self) -> dict[bytes, int | None]:
+        """Something is about to be written."""
+        before, self._before = self._before, {}
+        self._write_count += 1
+        return before
+
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._engine.scan(start, end)
 
@@ -143,13 +192,14 @@ class PartitionEngine:
 
         They are those of another past, and the two are one again from `until` on.
         """
+        latest = {write.key: write for write in values}
+        await self.fetch(self.look_up(latest))
         state = replace(
             self.state,
             sequence=after,
             epochs=epochs_to(self.state.epochs, after),
             repairing=until,
         )
-        latest = {write.key: write for write in values}
         self._write(latest, [mutation_after(after)], state, now_ms=0, replaces_all=False)
         self.durable_sequence = min(self.durable_sequence, after)
         await self.flush()
@@ -273,6 +323,7 @@ class PartitionEngine:
                     mutations += _no_longer(place, expires_of(stored))
         if self._readers:
             self._keep_for_readers([key_of(place) for place in rubbish])
+        self._forget_looked_up()
         self._put(mutations, replace(self.state, is_trimmed=go_on is None, keys=keys))
         return go_on
 
@@ -299,15 +350,20 @@ class PartitionEngine:
         if replaces_all:
             mutations.append(DeleteRange(ENDINGS_START, LANDMARKS_END))
             state = replace(state, keys=0, counted_to=DATA_END)
+        looked_up = self._forget_looked_up()
         written_bytes = 0
         keys, counted_to, first_ms = state.keys, state.counted_to, self.next_ending_ms
         for place, write in zip(engine_keys(latest), latest.values(), strict=True):
             data, expires_ms = write.data, write.expires_ms
             is_there = data is not None and not 0 < expires_ms <= now_ms
             if place < counted_to:
-                before = None if replaces_all else self._stored(place)
-                ended_ms = 0 if before is None else expires_of(before)
-                if is_there != (before is not None):
+                if replaces_all:
+                    ended_ms = None
+                elif place in looked_up:
+                    ended_ms = looked_up[place]
+                else:
+                    ended_ms = self._stored_end(place)
+                if is_there != (ended_ms is not None):
                     keys += 1 if is_there else -1
                     if (mark := landmark(place)) is not None:
                         mutations.append(Put(mark, b"") if is_there else Delete(mark))
@@ -327,12 +383,14 @@ class PartitionEngine:
         self.next_ending_ms = first_ms
         self.unflushed_bytes += written_bytes
 
-    def _stored(self, place: bytes) -> bytes | None:
+    def _stored_end(self, place: bytes) -> int | None:
+        """When what is there ends (0: never); None where nothing is."""
         try:
-            return self._engine.get(place)
+            stored = self._engine.get(place)
         except StoreDamaged as error:
             self.damage = error
             raise
+        return None if stored is None else expires_of(stored)
 
     def _put(self, mutations: list[Mutation], state: EngineState) -> None:
         """In one step with how far that is."""

@@ -113,6 +113,9 @@ class StoredPartition(TrimmedPartition):
         self._failure: RaftwoodError | None = None
         self._holds = 0
         self._is_to_apply = False
+        self._fetching: asyncio.Task[None] | None = None
+        self._fetched_to = 0
+        """The last record of those whose keys were looked up beside the loop; 0: there are none."""
         self._unapplied: deque[tuple[Record, int]] = deque()
         self._unapplied_bytes = self._unapplied_writes = 0
         self._open: dict[bytes, Write] = {}
@@ -310,7 +313,8 @@ class StoredPartition(TrimmedPartition):
     @property
     def unapplied_count(self) -> int:
         # Without any, the engine is behind because it is being rewound.
-        if self._holds or self._failure is not None or not self._unapplied:
+        is_waiting = self._holds or self._fetching is not None
+        if is_waiting or self._failure is not None or not self._unapplied:
             return 0
         return max(0, self.synced_sequence - self.applied_sequence)
 
@@ -328,24 +332,59 @@ class StoredPartition(TrimmedPartition):
         chosen: list[Record] = []
         writes = size = 0
         if self.unapplied_count:
-            synced = self.synced_sequence
+            synced = min(self.synced_sequence, self._fetched_to or self.synced_sequence)
             for record, record_bytes in self._unapplied:
                 if record.sequence > synced or writes >= writes_max:
                     break
                 chosen.append(record)
                 writes += len(record.writes) + 1
                 size += record_bytes
-        if chosen:
+        if chosen and not self._is_to_fetch(chosen):
+            self._fetched_to = 0
             self._apply(chosen, size)
+        elif chosen:
+            writes = 0
         self._is_to_apply = self.unapplied_count > 0
         return writes
+
+    def _is_to_fetch(self, records: list[Record]) -> bool:
+        """Whether the disk must be asked what keys had before; it is, beside the loop."""
+        if any(record.flushes for record in records):
+            return False  # nothing is left of that
+        try:
+            cold = self.engine.look_up(write.key for record in records for write in record.writes)
+        except RaftwoodError as error:
+            self._fail(error)
+            return True
+        if cold:
+            self._fetched_to = records[-1].sequence
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(cold))
+        return bool(cold)
+
+    async def _fetch(self, places: list[bytes]) -> None:
+        try:
+            await self.engine.fetch(places)
+        except RaftwoodError as error:
+            self._fail(error)
+        finally:
+            self._fetching = None
+        self._apply_later()
+
+    async def _stop_fetching(self) -> None:
+        if (fetching := self._fetching) is not None:
+            fetching.cancel()
+            await asyncio.wait([fetching])
+            self._fetching = None  # one that had not begun has not said so
+
+    def _fail(self, error: RaftwoodError) -> None:
+        _log.error("the engine takes no records", partition=self.name, reason=error.message)
+        self._failure = error
 
     def _apply(self, records: list[Record], size: int) -> None:
         try:
             latest = self.engine.apply(records, now_ms=self._clock.wall_ns() // 1_000_000)
         except RaftwoodError as error:
-            _log.error("the engine takes no records", partition=self.name, reason=error.message)
-            self._failure = error
+            self._fail(error)
             return
         self.overlay.applied(latest.values(), sequence=records[-1].sequence)
         self._unapplied_bytes -= size
@@ -533,6 +572,7 @@ class StoredPartition(TrimmedPartition):
         self._holds += 1
         self._unapplied.clear()  # nobody waits for it to be applied any more
         self._binlog.forget(self)
+        await self._stop_fetching()
         await self.engine.close()
 
     async def close(self) -> None:
@@ -542,4 +582,5 @@ class StoredPartition(TrimmedPartition):
             await self.settle()
         finally:
             self.is_frozen = True
+            await self._stop_fetching()
             await self.engine.close()
