@@ -86,6 +86,7 @@ ALLOWED_IN_SIMULATION = {
     ("disk/kv_rocksdb.py", "threading"): _REAL,
     ("disk/loop_thread.py", "concurrent"): "for programs that are all threads",
     ("disk/loop_thread.py", "threading"): "for programs that are all threads",
+    ("disk/real_environment.py", "asyncio.to_thread"): _REAL,
     ("disk/real_environment.py", "random"): _REAL,
     ("disk/real_environment.py", "time"): _REAL,
     ("disk/thread_files.py", "threading"): _REAL,

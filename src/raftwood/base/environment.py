@@ -7,8 +7,8 @@ do not.
 
 import random
 import time
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -37,6 +37,11 @@ class SystemClock:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+async def at_once(work: Callable[[], Any]) -> Any:
+    """On the loop, as simulations have it."""
+    return work()
+
+
 class Environment(msgspec.Struct, frozen=True):
     """One process's view of the world; the simulator hands out one per node."""
 
@@ -46,3 +51,6 @@ class Environment(msgspec.Struct, frozen=True):
     end_process: Callable[[str], NoReturn]
     """Ends the process at once, running no clean-up: after a failed sync nothing in memory can be
     trusted to match the disk."""
+    compute: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
+    """Does a piece of pure work that cannot be cut into slices, beside the loop where it lets go of
+    the interpreter's lock: nobody else may change what it works on."""

@@ -1,5 +1,6 @@
 """The `Environment` of a real process: the machine's clocks, entropy and disk."""
 
+import asyncio
 import os
 import random
 import sys
@@ -24,6 +25,7 @@ def real_environment() -> Iterator[Environment]:
             random=random.SystemRandom(),
             files=files,
             end_process=end_process,
+            compute=asyncio.to_thread,
         )
     finally:
         files.close()

@@ -16,6 +16,7 @@ from raftwood.loghub.server.access import Access
 from raftwood.loghub.server.catalog import Catalog
 from raftwood.loghub.server.consumer_groups import ConsumerGroups
 from raftwood.loghub.server.control import Controls
+from raftwood.loghub.server.long_work import LongWork
 from raftwood.loghub.server.metadata import Metadata
 from raftwood.loghub.server.placed_puts import PlacedPuts
 from raftwood.loghub.server.quotas import Quotas
@@ -48,6 +49,7 @@ class Gateway:
         record_bytes_max: int = RECORD_BYTES_MAX,
         log_kinds: Collection[LogKind] = (LogKind.LOGSERVICE,),
     ) -> None:
+        self.long_work = LongWork(environment)
         self.metadata = Metadata(store)
         settling = Settling(environment, self.metadata, logs, self._forget)
         self.access = Access(environment, self.metadata)

@@ -2,8 +2,9 @@
 
 With them go the number of keys, when keys end, and the landmarks: what was there before is looked
 up, so that all of it is exact after a replay too. Whoever gives it many writes has that done first,
-by `look_up` and `fetch`: on a table larger than memory each of them may be a read of the disk. An engine of release 0.1.0 has none of that, and
-is counted bit by bit, from its beginning on; keys behind that place are left alone meanwhile.
+by `look_up` and `fetch`: on a table larger than memory each of them may be a read of the disk. An
+engine of release 0.1.0 has none of that, and is counted bit by bit, from its beginning on; keys
+behind that place are left alone meanwhile.
 
 It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
 of the binlog; whatever it lacks after a crash is rolled forward from there.

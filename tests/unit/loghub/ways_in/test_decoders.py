@@ -408,6 +408,24 @@ def test_lengths_are_believed_only_up_to_the_limit() -> None:
         fluent_messages.MessageReader(bytes_max=700).feed(nested)
 
 
+@pytest.mark.parametrize(
+    ("data", "messages"),
+    [
+        (b"\xdd" + (256 << 10).to_bytes(4, "big") + b"\x01" * (256 << 10), 1),
+        (b"\x01" * (256 << 10), 256 << 10),
+        (b"\xdd" + (256 << 10).to_bytes(4, "big") + b"\x01" * (255 << 10), 0),
+    ],
+    ids=["one message of many values", "many messages", "one that is not whole"],
+)
+def test_a_stream_is_looked_at_in_slices_of_so_many_values(data: bytes, messages: int) -> None:
+    reader = fluent_messages.MessageReader(bytes_max=16 << 20)
+    slices = list(reader.feed_in_slices(data))
+    assert len(slices) >= 30
+    assert max(map(len, slices)) <= 8_192
+    assert sum(map(len, slices)) == messages
+    assert b"".join(each for part in slices for each in part) == (data if messages else b"")
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.binary()
     | st.text(),

@@ -13,6 +13,7 @@ from typing import Any
 import cramjam
 import msgspec
 import pytest
+import zstandard
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
@@ -29,6 +30,7 @@ from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.fuzz import ways_in as targets
+from tests.kits.loghub.long_work import count_long_work
 from tests.kits.loghub.ways_in import LOGSTORE, NOW_NS, PROJECT, WaysInKit, ways_in_kit
 from tests.kits.running import run
 from tests.kits.turns import counting
@@ -499,3 +501,25 @@ def test_what_may_pass_has_a_status_that_clients_try_again_after(
     error: RaftwoodError, status: int
 ) -> None:
     assert status_of(error) == status
+
+
+def test_a_large_push_and_large_lines_are_unpacked_beside_the_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            line = b"x" * (2 << 20)
+            push = loki.PushRequest()
+            push.streams.add(labels=b'{app="a"}').entries.add(line=line)
+            push = cramjam.snappy.compress_raw(push.SerializeToString())
+            lines = zstandard.compress(b'{"line": "%b"}' % line)
+            for path, body, encoding in (
+                ("/loki/api/v1/push", bytes(push), "snappy"),
+                (LINES, lines, "zstd"),
+            ):
+                work = count_long_work(kit.gateway)
+                answer = await ask(
+                    kit, path, body, Content_Encoding=encoding, X_Scope_OrgID=PROJECT
+                )
+                assert answer.status < 300, answer.body
+                assert work.count == 1
+
+    run(main())

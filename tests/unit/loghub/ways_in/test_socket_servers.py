@@ -18,6 +18,7 @@ from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.settings import Secret
 from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in import fluent_server, syslog_server
+from raftwood.loghub.server.ways_in.fluent_messages import MessageReader
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import SLICE_BYTES
@@ -474,6 +475,31 @@ def test_connections_take_turns_in_decoding(
                 await until(lambda: decoded == 3 * count)
             assert most.in_a_turn <= most_allowed < count
             assert len(await kit.stored_when(3 * count)) == 3 * count
+
+    run(main())
+
+
+def test_a_turn_looks_at_so_many_values_of_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned, count = 0, 500_000
+    scan = MessageReader._scan
+
+    def spy(reader: MessageReader, values_max: int) -> int:
+        nonlocal scanned
+        found = scan(reader, values_max)
+        scanned += found
+        return found
+
+    monkeypatch.setattr(MessageReader, "_scan", spy)
+
+    async def main() -> None:
+        async with ways_in_kit(tmp_path, fluent()) as kit, connected(port_of(kit)) as peer:
+            async with counting(lambda: scanned) as most:
+                peer.send(b"\xdd" + count.to_bytes(4, "big") + b"\x01" * count)
+                await until(lambda: scanned == count + 1)
+            # The first slice of what was read, and the next one, which then waits for its turn.
+            assert most.in_a_turn <= 10 * 8_192 < 256 << 10
 
     run(main())
 

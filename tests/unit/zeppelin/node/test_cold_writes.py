@@ -55,6 +55,10 @@ def never_read_on_the_loop(store: StoredPartition, monkeypatch: pytest.MonkeyPat
     return fetched
 
 
+def is_fetching(store: StoredPartition) -> bool:
+    return store._fetching is not None
+
+
 def both(scenario: Callable[[Place], object], tmp_path: Path) -> None:
     run_simulated(scenario)  # type: ignore[arg-type]
     run_on_rocksdb(scenario, tmp_path)  # type: ignore[arg-type]
@@ -182,10 +186,10 @@ def test_a_partition_that_is_given_up_leaves_no_fetch_behind() -> None:
         assert isinstance(kv, FileEngine)
         await store._binlog.sync()
         store.apply_some(1_000)
-        assert store._fetching is not None
+        assert is_fetching(store)
         assert store.unapplied_count == 0  # nothing can be given to the engine meanwhile
         await node.hold({}, epoch=8)
-        assert store._fetching is None
+        assert not is_fetching(store)
         await node.close()
 
     run_simulated(scenario)

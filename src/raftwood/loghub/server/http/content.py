@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import zstandard
@@ -9,6 +10,7 @@ import zstandard
 from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
+from raftwood.loghub.server.long_work import LongWork
 from raftwood.net.turns import Turns
 
 GZIP: Final = 16 + zlib.MAX_WBITS
@@ -42,13 +44,16 @@ def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
             )
 
 
-async def unpacked_in_turns(body: Buffer, encoding: str, turns: Turns, *, bytes_max: int) -> Buffer:
-    """As `unpacked`; what takes long waits for its turns."""
+async def unpacked_in_turns(
+    body: Buffer, encoding: str, turns: Turns, long_work: LongWork, *, bytes_max: int
+) -> Buffer:
+    """As `unpacked`; what takes long waits for its turns, or is done beside the loop."""
     window_bits = {"gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}.get(
         encoding.strip().lower()
     )
     if window_bits is None:
-        return unpacked(body, encoding, bytes_max=bytes_max)
+        work = partial(unpacked, body, encoding, bytes_max=bytes_max)
+        return await long_work.do(work, size=_zstd_bytes(body, bytes_max))
     return await inflate_in_turns(body, window_bits, turns, bytes_max=bytes_max)
 
 
@@ -94,6 +99,15 @@ def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterat
             yield b"".join(parts)
             parts, work = [], 0
     yield b"".join(parts)
+
+
+def _zstd_bytes(body: Buffer, bytes_max: int) -> int:
+    """At most so many does it take to unpack."""
+    try:
+        declared = zstandard.frame_content_size(body)
+    except zstandard.ZstdError:
+        return len(body)
+    return bytes_max if declared < 0 else max(len(body), min(declared, bytes_max))
 
 
 def unpack_zstd(body: Buffer, *, bytes_max: int) -> bytes:

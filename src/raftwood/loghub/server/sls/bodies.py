@@ -1,5 +1,6 @@
 """The body of a put: unpacked within what it says of itself, checked, and stored as it came."""
 
+from functools import partial
 from typing import Final
 
 from raftwood.base.codecs import Codec, compress
@@ -20,6 +21,7 @@ from raftwood.loghub.errors import BatchTooLarge, InvalidParameter
 from raftwood.loghub.log_groups import decode_log_group
 from raftwood.loghub.server.http.content import inflate_in_turns
 from raftwood.loghub.server.http.request import Request
+from raftwood.loghub.server.long_work import LongWork
 from raftwood.net.turns import Turns
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -50,6 +52,7 @@ async def batch_of(
     request: Request,
     body: bytes,
     turns: Turns,
+    long_work: LongWork,
     *,
     raw_bytes: int,
     bounds: DecodeBounds = DEFAULT_BOUNDS,
@@ -59,16 +62,21 @@ async def batch_of(
     if compression in _INFLATED:
         raw: Buffer = await _inflated(body, turns, raw_bytes)
         # Stored batches know no deflate.
-        stored, codec = compress(raw, Codec.LZ4), Codec.LZ4
+        codec = Codec.LZ4
+        stored = await long_work.do(partial(compress, raw, codec), size=raw_bytes)
     elif compression in _CODECS:
         stored, codec = body, _CODECS[compression]
-        raw = decompress(body, codec, raw_bytes=raw_bytes, raw_bytes_max=raw_bytes)
+        unpack = partial(decompress, body, codec, raw_bytes=raw_bytes, raw_bytes_max=raw_bytes)
+        raw = await long_work.do(unpack, size=max(len(body), raw_bytes))
     else:
         raise InvalidParameter(
             f"x-log-compresstype {compression[:40]!r} is not known: use lz4, zstd, deflate or none"
         )
     is_arrow = request.header(b"content-type").partition(";")[0].strip().lower() == ARROW
-    records = _arrow_records(raw) if is_arrow else await _log_records(bytes(raw), turns, bounds)
+    if is_arrow:
+        records = await long_work.do(partial(_arrow_records, raw), size=raw_bytes)
+    else:
+        records = await _log_records(bytes(raw), turns, bounds)
     if not records:
         return None
     return Batch(

@@ -1,5 +1,6 @@
 """SLS's calls about what is in a logstore: puts, pulls, cursors and shards."""
 
+from functools import partial
 from typing import Final, Literal
 
 from raftwood.loghub.controls import DeleteShard, MergeShard, SplitShard
@@ -64,10 +65,16 @@ class StreamCalls:
         raw_bytes = declared_raw_bytes(request, bytes_max=self._streams.limits.raw_bytes_max)
         body = await request.body(bytes_max=self._body_bytes_max)
         self._gateway.quotas.take(project, len(body))
-        check_body(request, body)
+        long_work = self._gateway.long_work
+        await long_work.do(partial(check_body, request, body), size=len(body))
         request.reserve(raw_bytes)
         batch = await batch_of(
-            request, body, self._gateway.decoding, raw_bytes=raw_bytes, bounds=self._bounds
+            request,
+            body,
+            self._gateway.decoding,
+            long_work,
+            raw_bytes=raw_bytes,
+            bounds=self._bounds,
         )
         if batch is not None:
             await self._streams.put(project, logstore_of(request), batch, key=key)

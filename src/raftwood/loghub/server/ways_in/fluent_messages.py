@@ -27,6 +27,10 @@ _DEPTH_MAX: Final = 64
 _VALUE_BYTES: Final = 8
 """Values of a message are refused that take fewer on average: it would grow many times over."""
 _VALUES_MAX_LEAST: Final = 4_096
+_SCANNED_VALUES: Final = 8_192
+"""Looked at before others have their turn: a millisecond or two."""
+_MESSAGE_VALUES: Final = 4
+"""A message takes as long to cut off as so many of them."""
 _VALUE_WORK: Final = 4
 """A byte of a small event is as much work as so many bytes of a large text: it may be a value."""
 _CHECKED_VALUE_WORK: Final = 32
@@ -82,23 +86,38 @@ class MessageReader:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are whole now; `ProtocolError` for one that cannot become so."""
+        return [message for part in self.feed_in_slices(data) for message in part]
+
+    def feed_in_slices(self, data: bytes) -> Iterator[list[bytes]]:
+        """As `feed`, a slice of the messages at a time: values of a byte take long to look at."""
         self._data += data
-        found = []
-        while self._scan():
-            found.append(bytes(self._data[: self._at]))
-            del self._data[: self._at]
-            self._at, self._missing, self._values = 0, 1, 0
-        return found
+        found: list[bytes] = []
+        left = _SCANNED_VALUES
+        while True:
+            left -= self._scan(left)
+            if not self._missing:
+                found.append(bytes(self._data[: self._at]))
+                del self._data[: self._at]
+                self._at, self._missing, self._values = 0, 1, 0
+                left -= _MESSAGE_VALUES
+            elif left > 0:
+                break  # the rest is still to come
+            if left <= 0:
+                yield found
+                found, left = [], _SCANNED_VALUES
+        yield found
 
     @property
     def held_bytes(self) -> int:
         """Of a message that is not yet whole."""
         return len(self._data)
 
-    def _scan(self) -> bool:
+    def _scan(self, values_max: int) -> int:
+        """On to the message's end, by so many values at most: answers how many were there."""
         data, at, missing, values = self._data, self._at, self._missing, self._values
         size, bytes_max = len(data), self.bytes_max
-        while missing and at < size:
+        first, end_value = values, values + values_max
+        while missing and at < size and values < end_value:
             width, fixed, elements = _KINDS[data[at]]
             if width:
                 if at + 1 + width > size:
@@ -126,7 +145,7 @@ class MessageReader:
                 f"a Fluent message has more than {bytes_max // _VALUE_BYTES} values: send smaller "
                 "chunks, or raise ways_in.fluent_message_bytes_max"
             )
-        return not missing
+        return values - first
 
 
 def unpacked(data: bytes) -> Any:

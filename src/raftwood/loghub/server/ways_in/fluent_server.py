@@ -87,7 +87,16 @@ class FluentServer(SocketServer):
             connection.hold(messages.held_bytes)
             if not (data := await connection.read()):
                 return
-            waiting = messages.feed(data)
+            waiting = await self._fed(messages, data)
+
+    async def _fed(self, messages: MessageReader, data: bytes) -> list[bytes]:
+        """The messages that are whole now; others have their turn between two slices of them."""
+        found: list[bytes] = []
+        for number, part in enumerate(messages.feed_in_slices(data)):
+            if number:
+                await self.turns.pause()
+            found += part
+        return found
 
     async def _shake_hands(
         self, connection: Connection, messages: MessageReader
@@ -105,7 +114,7 @@ class FluentServer(SocketServer):
                     if not messages.held_bytes:
                         return None
                     raise ProtocolError("a Fluent peer ended during the handshake")
-                found = messages.feed(data)
+                found = await self._fed(messages, data)
         finally:
             deadline.cancel()
         try:

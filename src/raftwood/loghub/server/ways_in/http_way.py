@@ -21,6 +21,7 @@ from raftwood.loghub.server.http.content import unpacked_in_turns
 from raftwood.loghub.server.http.keys import key_of_authorization
 from raftwood.loghub.server.http.request import Request
 from raftwood.loghub.server.http.routes import Headers
+from raftwood.loghub.server.long_work import LongWork
 from raftwood.loghub.server.streams import PutResult
 from raftwood.loghub.server.ways_in.putting import Place, Putting
 from raftwood.loghub.server.ways_in.records import Section
@@ -57,6 +58,10 @@ class HttpWay:
     def raw_bytes_max(self) -> int:
         return self._limits.raw_bytes_max
 
+    @property
+    def long_work(self) -> LongWork:
+        return self._gateway.long_work
+
     async def body(self, request: Request, *, own_encoding: str = "") -> Buffer:
         """Unpacked by its Content-Encoding, within the gateway's bounds; the way in unpacks
         `own_encoding` itself.
@@ -66,7 +71,11 @@ class HttpWay:
         if encoding == own_encoding or not encoding:
             return body
         data = await unpacked_in_turns(
-            body, encoding, self._gateway.decoding, bytes_max=self._limits.raw_bytes_max
+            body,
+            encoding,
+            self._gateway.decoding,
+            self.long_work,
+            bytes_max=self._limits.raw_bytes_max,
         )
         request.reserve(len(data))
         return data

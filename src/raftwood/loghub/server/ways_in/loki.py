@@ -184,7 +184,14 @@ def decode_protobuf(
     body: Buffer, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[Section]:
     """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
-    data = _decompressed(bytes(body), bytes_max)
+    unpacked_bytes(body, bytes_max=bytes_max)
+    return decode_unpacked(unpack(body), received_ns=received_ns, bounds=bounds)
+
+
+def decode_unpacked(
+    data: bytes, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
+) -> Iterator[Section]:
+    """As `decode_protobuf`, of what was unpacked."""
     push = ProtobufFields(data, _NAME)
     number = 0
     for field, _, at, end in push.walk(0, len(data)):
@@ -217,13 +224,27 @@ def _entries(push: ProtobufFields, spans: list[Span], bounds: DecodeBounds) -> A
         raise InvalidInput("the push is no logproto.PushRequest") from error
 
 
-def _decompressed(body: bytes, bytes_max: int) -> bytes:
+def unpacked_bytes(body: Buffer, *, bytes_max: int) -> int:
+    """How many a push says to have; `TooLarge` for one that is above the limit."""
     try:
-        if cramjam.snappy.decompress_raw_len(body) > bytes_max:
-            raise TooLarge(f"the push is above {bytes_max} bytes when decompressed: send less")
+        size = int(cramjam.snappy.decompress_raw_len(body))
+    except cramjam.DecompressionError as error:
+        raise _no_snappy(error) from error
+    if size > bytes_max:
+        raise TooLarge(f"the push is above {bytes_max} bytes when decompressed: send less")
+    return size
+
+
+def unpack(body: Buffer) -> bytes:
+    """A push whose size was judged before."""
+    try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
-        raise InvalidInput(f"the push is not compressed by snappy: {str(error)[:200]}") from error
+        raise _no_snappy(error) from error
+
+
+def _no_snappy(error: cramjam.DecompressionError) -> InvalidInput:
+    return InvalidInput(f"the push is not compressed by snappy: {str(error)[:200]}")
 
 
 def _entry(entry: Any, received_ns: int) -> bytes:

@@ -1,5 +1,6 @@
 """Loki over HTTP: POST /loki/api/v1/push, as JSON or protobuf."""
 
+from functools import partial
 from typing import ClassVar, Final
 
 from raftwood.base.errors import NotFound, RaftwoodError
@@ -38,12 +39,9 @@ class LokiRoutes(HttpWay):
         if media_type(request) == "application/json":
             decoded = loki.decode_json(body, received_ns=received_ns, bounds=self.bounds)
         else:
-            decoded = loki.decode_protobuf(
-                body,
-                received_ns=received_ns,
-                bytes_max=self.raw_bytes_max,
-                bounds=self.bounds,
-            )
+            size = loki.unpacked_bytes(body, bytes_max=self.raw_bytes_max)
+            data = await self.long_work.do(partial(loki.unpack, body), size=size)
+            decoded = loki.decode_unpacked(data, received_ns=received_ns, bounds=self.bounds)
         await self.put(request, place, await gathered(decoded, self.putting.turns))
         return Answer(status=204)
 
