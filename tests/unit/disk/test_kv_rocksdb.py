@@ -5,20 +5,21 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from raftwood.base.errors import (
     NotFound,
+    ShuttingDown,
     StoreDamaged,
     StoreError,
     StoreLocked,
     TooLarge,
     UnsupportedVersion,
 )
-from raftwood.base.seams import KvEngine, Put
+from raftwood.base.seams import Delete, KvEngine, Put
 from raftwood.disk import kv_stamp
 from raftwood.disk.kv_rocksdb import KEY_BYTES_MAX, VALUE_BYTES_MAX, RocksEngine
 from tests.kits.disk.kv_suite import KvSuite
@@ -112,6 +113,49 @@ def test_damage_is_told_and_never_read_as_absence(
         change(file)
     with pytest.raises((StoreDamaged, UnsupportedVersion), match=r"kv.*restore"):
         asyncio.run(_read_all(str(folder), by=by))
+
+
+@pytest.mark.parametrize("where", [0.1, 0.3, 0.6, 0.8, 0.9])
+def test_what_memory_tells_is_never_absence_where_the_disk_is_damaged(
+    whole: Path, tmp_path: Path, where: float
+) -> None:
+    folder = tmp_path / "kv"
+    shutil.copytree(whole, folder)
+    for file in folder.glob("*.sst"):
+        _flip(where)(file)
+
+    async def look() -> None:
+        with suppress(StoreDamaged, UnsupportedVersion):
+            engine = await RocksEngine.open(str(folder))
+            try:
+                for key, value in PAIRS.items():
+                    assert engine.get_cached(key) in ((False, None), (True, value))
+            finally:
+                await engine.close()
+
+    asyncio.run(look())
+
+
+def test_memory_tells_what_was_read_or_written_and_what_cannot_be_there(
+    whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kv"
+    shutil.copytree(whole, folder)
+
+    async def look() -> None:
+        engine = await RocksEngine.open(str(folder))
+        key, other, *_ = PAIRS
+        assert engine.get_cached(key) == (False, None)
+        assert engine.get(key) == PAIRS[key]
+        assert engine.get_cached(key) == (True, PAIRS[key])
+        engine.write_batch([Delete(key), Put(other, b"")])
+        assert engine.get_cached(key) == (True, None)
+        assert engine.get_cached(other) == (True, b"")
+        await engine.close()
+        with pytest.raises(ShuttingDown):
+            engine.get_cached(key)
+
+    asyncio.run(look())
 
 
 def test_every_bit_flip_of_a_table_is_told_or_harmless(whole: Path, tmp_path: Path) -> None:

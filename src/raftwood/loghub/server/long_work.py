@@ -1,7 +1,8 @@
 """Work on a large body that cannot be cut into slices: it is done beside the loop.
 
-LZ4's blocks, snappy's, and digests have no half-way state that their libraries would give away, and
-one-shot zstd is twice as fast as by slices. All of them let go of the interpreter's lock.
+The libraries for LZ4's blocks and for snappy know no half-way. That for zstd does, but bounds only
+what goes in, and 16 kB of it may stand for half a gigabyte. All of them, digests and Arrow let go
+of the interpreter's lock.
 """
 
 from collections.abc import Callable
