@@ -29,10 +29,13 @@ from tests.unit.net.conftest import Run
 
 import raftwood
 from raftwood.base.errors import PermissionDenied
+from raftwood.clogs.wire import PING
+from raftwood.logservice.wire import ORDERS_WAIT, SERVICE_HEARTBEAT, STORE_HEARTBEAT
 from raftwood.net import Call, Method, Payload, ServerLimits
 from raftwood.net.frames import Kind, encode_frame
 from raftwood.net.limits import URGENT_BYTES_MAX, URGENT_REQUESTS_MAX
 from raftwood.net.turns import TurnLimits, Turns
+from raftwood.raft.remote.protocol import HEARTBEAT, RENEW
 from raftwood.simulation.loop import SimulatedLoop
 
 LIMITS = TurnLimits(pieces_max=40, slice_pieces_max=8, clock_pieces=4, turn_ms=10, rest_ms=50)
@@ -575,6 +578,11 @@ def test_a_client_sends_a_heartbeat_before_its_requests_that_wait(in_virtual_tim
         await denied
 
     in_virtual_time(main())
+
+
+def test_leases_and_heartbeats_are_declared_as_urgent() -> None:
+    methods = (STORE_HEARTBEAT, SERVICE_HEARTBEAT, ORDERS_WAIT, RENEW, HEARTBEAT, PING)
+    assert all(method.is_urgent for method in methods)
 
 
 # Every listener
