@@ -17,7 +17,7 @@ CONFIGURATION_WAIT_MS_MAX: Final = 60_000
 
 STORE: Final = Method(150, "clogs-store", roles=_ROLES)
 """A data or locate frame; answered by an ack frame once it is stored."""
-PING: Final = Method(151, "clogs-ping", roles=_ROLES)
+PING: Final = Method(151, "clogs-ping", roles=_ROLES, urgent=True)
 """A ping frame; answered by a pong frame at once."""
 
 

@@ -115,15 +115,25 @@ LOCATE: TypedMethod[int | str, Location] = TypedMethod(
     response=Location,
 )
 STORE_HEARTBEAT = TypedMethod(
-    86, "store-heartbeat", request=StoreHeartbeat, response=Orders, roles=(STORE_ROLE,)
+    86,
+    "store-heartbeat",
+    request=StoreHeartbeat,
+    response=Orders,
+    roles=(STORE_ROLE,),
+    urgent=True,
 )
 SERVICE_HEARTBEAT = TypedMethod(
-    87, "service-heartbeat", request=ServiceHeartbeat, response=Orders, roles=WRITERS
+    87,
+    "service-heartbeat",
+    request=ServiceHeartbeat,
+    response=Orders,
+    roles=WRITERS,
+    urgent=True,
 )
 KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
 KEEPER_QUERY = Method(89, "keeper-query")
 ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)
-ORDERS_WAIT = Method(91, "orders-wait", roles=(STORE_ROLE,))
+ORDERS_WAIT = Method(91, "orders-wait", roles=(STORE_ROLE,), urgent=True)
 """HAKeeper's leader to a store: its next heartbeat brings orders, and need not wait."""
 
 decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode

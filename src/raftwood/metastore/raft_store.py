@@ -40,6 +40,10 @@ class GroupClient(Protocol):
         """The result of a command, which is applied exactly once."""
         ...
 
+    def renew(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
+        """The result of a command that may be applied twice; it goes before other clients'."""
+        ...
+
     def read(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> Awaitable[bytes]:
@@ -109,6 +113,13 @@ class RaftMetaStore(CommandWriter):
             raise InvalidInput(f"a lease of {ttl_ms} ms: give 1 to {_TTL_MS_MAX}")
         # The group's time may take a step right after this that began long before.
         return await super().grant_lease(ttl_ms=ttl_ms + STEP_MS_MAX)
+
+    async def keep_alive(self, lease: int) -> None:
+        # In no session: it must not wait for transactions, and a second time does no harm.
+        self._check_open()
+        command = encode_command(commands.KeepAlive(lease))
+        result = await self._client.renew(self._group, command, timeout_ms=self._timeout_ms)
+        commands.decode_result(result)
 
     async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
         pause_ms, failures = PAUSE_MS_MIN, 0

@@ -18,7 +18,7 @@ class Call:
     """One request under way. Answer it once; answers after the first, or too late, do nothing."""
 
     is_stream = False
-    __slots__ = ("_session", "deadline", "peer", "request_id", "size", "task")
+    __slots__ = ("_session", "deadline", "is_urgent", "peer", "request_id", "size", "task")
 
     def __init__(
         self, session: "Session", peer: Identity, request_id: int, deadline: float, size: int
@@ -30,6 +30,8 @@ class Call:
         self.deadline = deadline
         """By the loop's time; infinity where the client set none."""
         self.size = size
+        self.is_urgent = False
+        """Whether it counts as one of those that may be begun before others."""
         self.task: asyncio.Task[None] | None = None
 
     @property

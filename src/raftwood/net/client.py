@@ -103,13 +103,16 @@ class Connection(OutstandingRequests):
             raise self._reason_to_refuse(timeout_ms, size)
         future: asyncio.Future[Payload] = self._loop.create_future()
         request_id = self._next_id
-        if self._waiting or (
-            self._pending
-            and (
-                len(self._pending) >= self._requests_max
-                or self._pending_bytes + size > self._bytes_max
+        if (
+            self._waiting
+            or (
+                self._pending
+                and (
+                    len(self._pending) >= self._requests_max
+                    or self._pending_bytes + size > self._bytes_max
+                )
             )
-        ):
+        ) and not (method.is_urgent and self._passes_others(size)):
             self._wait(request_id, future, deadline, method.number, whole, size)
         else:
             self._pending[request_id] = (future, deadline, size)

@@ -28,6 +28,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.sections import ConnectionSettings
 from raftwood.net.admission import DISPLACED, Admission, address_of
 from raftwood.net.listeners import stop_accepting
+from raftwood.net.tls_door import InTheDoor, TlsDoor
 from raftwood.net.turns import TurnLimits, Turns
 
 STOP_S_MAX: Final = 1.0
@@ -73,8 +74,9 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
 class HttpListener:
     """Use `start`, and `close` when done."""
 
-    def __init__(self, listener: asyncio.Server, shared: "_Shared") -> None:
+    def __init__(self, listener: asyncio.Server, shared: "_Shared", door: TlsDoor | None) -> None:
         self._listener = listener
+        self._door = door
         self._connections = shared.connections
         self._state = shared.state
         self.admission = shared.admission
@@ -107,23 +109,23 @@ class HttpListener:
         )
         config.load()
         shared = _Shared(config, limits, explain or _in_plain_text)
+        door: TlsDoor | None = None
+        make: Callable[[], asyncio.BaseProtocol] = lambda: _PacedConnection(shared)  # noqa: E731
+        if tls is not None:
+            handshake_s = min(HANDSHAKE_S_MAX, limits.request_ms / 1000)
+            door = TlsDoor(tls, shared.admission, handshake_s=handshake_s)
+            make = door.before(make)
         name, _, port = address.rpartition(":")
         try:
             listener = await asyncio.get_running_loop().create_server(
-                lambda: _PacedConnection(shared),
-                name.strip("[]"),
-                int(port),
-                ssl=tls,
-                ssl_handshake_timeout=(
-                    None if tls is None else min(HANDSHAKE_S_MAX, limits.request_ms / 1000)
-                ),
+                make, name.strip("[]"), int(port)
             )
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {address}: {error.strerror or error}; set {setting} to an "
                 "address of this machine that is free"
             ) from error
-        return cls(listener, shared)
+        return cls(listener, shared, door)
 
     @property
     def connection_count(self) -> int:
@@ -132,6 +134,8 @@ class HttpListener:
     async def close(self) -> None:
         """Finish answers that are under way, within a bounded time, and let nobody in any more."""
         await stop_accepting([self._listener])
+        if self._door is not None:
+            await self._door.close()
         for connection in list(self._connections):
             connection.shutdown()
         await self._wait_for_ends()
@@ -164,7 +168,7 @@ class _Shared:
         self.turns = Turns(_TURN)
         self.connections: set[_Connection] = set()
         self.lingering: set[_Connection] = set()
-        self.admission: Admission[_Connection] = Admission(
+        self.admission: Admission[_Connection | InTheDoor] = Admission(
             limits.connections_max, limits.connections
         )
 

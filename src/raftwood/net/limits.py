@@ -8,6 +8,13 @@ from raftwood.base.sections import ConnectionSettings
 HANDSHAKE_BYTES_MAX = 1 << 10
 """The largest payload read from a peer that has not proved who it is."""
 
+URGENT_REQUESTS_MAX = 16
+"""Requests of urgent methods that a connection may have under way where others have to wait."""
+URGENT_BYTES_MAX = 256 << 10
+"""A larger request waits as all others do, whatever its method."""
+URGENT_TASKS_MAX = 256
+"""Per server: tasks of urgent methods beyond `handler_tasks_max`."""
+
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that both sides of a connection keep."""

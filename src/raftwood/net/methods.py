@@ -37,16 +37,28 @@ OneWayHandler: TypeAlias = Callable[[Identity, Payload], None]
 
 
 class Method:
-    """A method with raw payloads; `roles` are those that may call it, or None for every peer."""
+    """A method with raw payloads; `roles` are those that may call it, or None for every peer.
 
-    __slots__ = ("name", "number", "roles")
+    One that is `urgent`, a lease's renewal or a heartbeat, is sent and begun before what else
+    waits, within the bounds that `turns` and `limits` say. It must be small and rare.
+    """
 
-    def __init__(self, number: int, name: str, *, roles: tuple[str, ...] | None = None) -> None:
+    __slots__ = ("is_urgent", "name", "number", "roles")
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        *,
+        roles: tuple[str, ...] | None = None,
+        urgent: bool = False,
+    ) -> None:
         if not 0 <= number <= METHOD_NUMBER_MAX:
             raise InvariantViolated(f"method number {number} of {name} does not fit 16 bits")
         self.number = number
         self.name = checked_name("method", name)
         self.roles = roles
+        self.is_urgent = urgent
 
     def __repr__(self) -> str:
         return f"Method({self.number}, {self.name!r})"
@@ -65,8 +77,9 @@ class TypedMethod(Method, Generic[Request, Response]):
         request: type[Request],
         response: type[Response],
         roles: tuple[str, ...] | None = None,
+        urgent: bool = False,
     ) -> None:
-        super().__init__(number, name, roles=roles)
+        super().__init__(number, name, roles=roles, urgent=urgent)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_request = msgspec.msgpack.Decoder(request).decode
         self._decode_response = msgspec.msgpack.Decoder(response).decode

@@ -20,7 +20,7 @@ from raftwood.base.futures import fail
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.frames import Kind, Payload
-from raftwood.net.limits import ClientLimits
+from raftwood.net.limits import URGENT_BYTES_MAX, URGENT_REQUESTS_MAX, ClientLimits
 from raftwood.net.streams import Stream
 
 _REQUEST = int(Kind.REQUEST)
@@ -92,6 +92,11 @@ class OutstandingRequests(FramedConnection):
             self._fail(future, ConnectionLost(error.message))
         for stream in streams:
             stream.finish(ConnectionLost(error.message))
+
+    def _passes_others(self, size: int) -> bool:
+        """Whether an urgent request need not wait: the server takes a few above its limits."""
+        requests_max = self._requests_max + URGENT_REQUESTS_MAX
+        return len(self._pending) < requests_max and size <= URGENT_BYTES_MAX
 
     def _wait(
         self,

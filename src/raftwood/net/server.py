@@ -2,18 +2,19 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
-from raftwood.net.admission import DISPLACED, Admission
+from raftwood.net.admission import Admission
 from raftwood.net.handshake import ServerCredentials
-from raftwood.net.limits import ServerLimits
+from raftwood.net.limits import URGENT_TASKS_MAX, ServerLimits
 from raftwood.net.listeners import stop_accepting
 from raftwood.net.methods import Service
 from raftwood.net.session import Session
 from raftwood.net.tls import ServerTls
+from raftwood.net.tls_door import InTheDoor, TlsDoor
 from raftwood.net.turns import TurnLimits, Turns
 
 DRAIN_TIMEOUT_MS = 10_000
@@ -40,11 +41,12 @@ class Server:
         self.random_source = random_source
         self.limits = limits or ServerLimits()
         self.turns = Turns(_TURN)
-        self.admission: Admission[Session] = Admission(
+        self.admission: Admission[Session | InTheDoor] = Admission(
             self.limits.connections_max, self.limits.connections
         )
         self.is_draining = False
         self._listeners: list[asyncio.Server] = []
+        self._doors: list[TlsDoor] = []
         self._sessions: dict[Session, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_empty = asyncio.Event()
@@ -55,16 +57,19 @@ class Server:
     ) -> int:
         """Accept connections; answers the port, which the system chooses where it was 0."""
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {}
+        make: Callable[[], asyncio.BaseProtocol] = self._session
         if tls is not None:
-            options["ssl"] = tls.context
-            options["ssl_handshake_timeout"] = self.limits.handshake_timeout_ms / 1000
-        listener = await loop.create_server(
-            lambda: Session(self, self.limits), host, port, **options
-        )
+            handshake_s = self.limits.handshake_timeout_ms / 1000
+            door = TlsDoor(tls.context, self.admission, handshake_s=handshake_s)
+            self._doors.append(door)
+            make = door.before(make)
+        listener = await loop.create_server(make, host, port)
         self._listeners.append(listener)
         sockets = listener.sockets
         return int(sockets[0].getsockname()[1]) if sockets else port
+
+    def _session(self) -> Session:
+        return Session(self, self.limits)
 
     @property
     def connection_count(self) -> int:
@@ -74,9 +79,9 @@ class Server:
     def task_count(self) -> int:
         return len(self._tasks)
 
-    @property
-    def has_room_for_a_task(self) -> bool:
-        return len(self._tasks) < self.limits.handler_tasks_max
+    def has_room_for_a_task(self, *, is_urgent: bool = False) -> bool:
+        reserve = URGENT_TASKS_MAX if is_urgent else 0
+        return len(self._tasks) < self.limits.handler_tasks_max + reserve
 
     # For sessions.
 
@@ -88,7 +93,7 @@ class Server:
             return ShuttingDown("the server shuts down: use another")
         entered = self.admission.enter(session, address)
         if entered.displaced is not None:
-            entered.displaced.refuse_peer(Overloaded(DISPLACED))
+            entered.displaced.make_room()
         return Overloaded(entered.refusal) if entered.refusal else None
 
     def forget(self, session: Session) -> None:
@@ -113,6 +118,8 @@ class Server:
         """Stop accepting, tell clients to go, finish what is under way in time, then close."""
         self.is_draining = True
         await stop_accepting(self._listeners)
+        for door in self._doors:
+            await door.close()
         for session in list(self._sessions):
             session.drain()
         # Not asyncio.timeout: before Python 3.11.3 it ends this early where the task that closes

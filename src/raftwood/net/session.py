@@ -8,6 +8,9 @@ One-way messages are over when their handler returns, so they count against no l
 Requests also wait in the backlog where they are more than a turn of the loop has room for (see
 `turns`). One-way messages do not: leases and elections hang on them. They take of that room,
 though, so that clients' requests give way to them.
+
+Nor do requests of urgent methods wait behind others. They have a short backlog of their own, a few
+of them pass the limits on requests, and what is more waits for its share of a turn.
 """
 
 import asyncio
@@ -33,14 +36,14 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
-from raftwood.net.admission import address_of
+from raftwood.net.admission import DISPLACED, address_of
 from raftwood.net.calls import Call, StreamCall
 from raftwood.net.connection import FramedConnection
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.frames import HEADER_BYTES, Frame, Kind, Payload, gathered, size_of
 from raftwood.net.handshake import PeerLimits, ServerHandshake
 from raftwood.net.identity import Identity
-from raftwood.net.limits import ServerLimits
+from raftwood.net.limits import URGENT_BYTES_MAX, URGENT_REQUESTS_MAX, ServerLimits
 from raftwood.net.methods import Entry, Mode
 from raftwood.net.wire_errors import encode_error
 
@@ -71,6 +74,10 @@ class Session(FramedConnection):
         self._stream_count = 0
         self._bytes_in_flight = 0
         self._backlog: deque[tuple[Frame, float]] = deque()
+        self._urgent: deque[tuple[Frame, float]] = deque()
+        """What of the backlog is urgent, apart."""
+        self._urgent_count = 0
+        """Urgent requests under way."""
         self._is_full = False
         self._resume_is_due = False
         self._is_draining = False
@@ -83,7 +90,7 @@ class Session(FramedConnection):
         super().connection_made(transport)
         refusal = self._server.admit(self, address_of(transport))
         if refusal is not None:
-            self.refuse_peer(refusal)
+            self._close_because(refusal)
             return
         bounds = self._bounds
         self._set_unsent_bytes_max(bounds.unsent_bytes_max)
@@ -129,9 +136,9 @@ class Session(FramedConnection):
         if self._server.is_draining:
             self.drain()
 
-    def refuse_peer(self, error: RaftwoodError) -> None:
-        """Tell a peer that it may not stay, and close."""
-        self._close_because(error)
+    def make_room(self) -> None:
+        """A newcomer displaces it."""
+        self._close_because(Overloaded(DISPLACED))
 
     def _stop_handshake_timer(self) -> None:
         if self._handshake_timer is not None:
@@ -158,7 +165,9 @@ class Session(FramedConnection):
         self._stop_handshake_timer()
         self._sweep.stop()
         self._server.turns.forget(self._resume)
+        self._server.turns.forget(self._resume_urgent)
         self._backlog.clear()
+        self._urgent.clear()
         calls = list(self._calls.values())
         self._calls.clear()
         for call in calls:
@@ -194,10 +203,12 @@ class Session(FramedConnection):
             if self._peer is None:
                 self._shake_hands(frame)
             elif frame[0] == _REQUEST:
-                if self._is_full or backlog or not (has_turn and turns.take()):
-                    backlog.append((frame, arrived))
-                else:
+                if not (self._is_full or backlog) and has_turn and turns.take():
                     self._begin(frame, arrived)
+                elif self._is_urgent(frame):
+                    self._urgent.append((frame, arrived))
+                else:
+                    backlog.append((frame, arrived))
             elif frame[0] == _ONE_WAY:
                 turns.take()
                 self._take(frame[1], frame[4])
@@ -206,10 +217,22 @@ class Session(FramedConnection):
                 backlog.append((frame, arrived))
             else:
                 self._control(frame)
-        if backlog:
+        if self._urgent:
+            turns.begin_urgent()
+            self._begin_urgent()
+        if backlog or self._urgent:
             self._pause_reading()
-            if not self._is_full:
-                turns.queue(self._resume)
+        if backlog and not self._is_full:
+            turns.queue(self._resume)
+
+    def _is_urgent(self, frame: Frame) -> bool:
+        entry = self._entries.get(frame[1])
+        return (
+            entry is not None
+            and entry.method.is_urgent
+            and entry.mode is not Mode.DENIED
+            and len(frame[4]) <= URGENT_BYTES_MAX
+        )
 
     def _take(self, number: int, payload: Payload) -> None:
         """Hand on a one-way message; nobody waits for an answer, so what is wrong closes."""
@@ -255,10 +278,13 @@ class Session(FramedConnection):
             _log.exception("handler failed", method=entry.method.name)
             call.fail(InternalError(_CRASHED))
         if call.is_open:
-            self._keep(call)
+            self._keep(call, entry)
 
-    def _keep(self, call: Call) -> None:
+    def _keep(self, call: Call, entry: Entry) -> None:
         """Count a call that was not answered at once against deadline and limits."""
+        if entry.method.is_urgent:
+            call.is_urgent = True
+            self._urgent_count += 1
         if call.deadline < self._sweep.due:
             self._sweep.move(call.deadline)
         self._is_full = not self._has_room()
@@ -281,7 +307,7 @@ class Session(FramedConnection):
         self._stream_count += is_stream
         self._bytes_in_flight += size
         call.task = self._server.run(self._run(accepted, call, payload))
-        self._keep(call)
+        self._keep(call, accepted)
 
     def _entry_or_refusal(
         self, entry: Entry | None, number: int, size: int
@@ -301,7 +327,7 @@ class Session(FramedConnection):
                 # Refused and never held back: streams need reading to go on, for their credit.
                 return Overloaded("this connection has too many streams: close some first")
             case Mode.TASK | Mode.STREAM:
-                if self._server.has_room_for_a_task:
+                if self._server.has_room_for_a_task(is_urgent=entry.method.is_urgent):
                     return entry
                 return Overloaded("the server has too many requests under way")
             case Mode.ONE_WAY:
@@ -350,10 +376,11 @@ class Session(FramedConnection):
             self._release(call)
             call.close()
             return
-        for waiting in self._backlog:
-            if waiting[0][2] == request_id:
-                self._backlog.remove(waiting)
-                return
+        for backlog in (self._backlog, self._urgent):
+            for waiting in backlog:
+                if waiting[0][2] == request_id:
+                    backlog.remove(waiting)
+                    return
 
     def _expire(self, now: float) -> float:
         earliest = NEVER
@@ -403,6 +430,10 @@ class Session(FramedConnection):
             return
         self._stream_count -= call.is_stream
         self._bytes_in_flight -= call.size
+        if call.is_urgent:
+            self._urgent_count -= 1
+            if self._urgent:
+                self._server.turns.queue(self._resume_urgent, urgent=True)
         if self._is_full and not self._resume_is_due:
             self._resume_is_due = True
             self._server.turns.queue(self._resume)
@@ -420,6 +451,8 @@ class Session(FramedConnection):
             self._pause_reading()
         else:
             self._server.turns.queue(self._resume)
+            if self._urgent:
+                self._server.turns.queue(self._resume_urgent, urgent=True)
             for call in list(self._calls.values()):
                 if isinstance(call, StreamCall):
                     call.wake()
@@ -442,24 +475,56 @@ class Session(FramedConnection):
         self._resume_is_due = False
         if self._transport is None or self._is_closing:
             return
-        now, turns = self._loop.time(), self._server.turns
+        turns = self._server.turns
         try:
             while self._backlog and self._has_room() and turns.take():
                 frame, arrived = self._backlog.popleft()
-                if frame[0] != _REQUEST:
-                    self._control(frame)
-                elif frame[3] and arrived + frame[3] / 1000 <= now:
-                    late = DeadlineExceeded("the deadline passed before the server had room")
-                    self._send(Kind.ERROR, 0, frame[2], 0, encode_error(late))
+                if frame[0] == _REQUEST:
+                    self._begin_in_time(frame, arrived)
                 else:
-                    self._begin(frame, arrived)
+                    self._control(frame)
         except ProtocolError as error:
             self._close_because(error)
             return
         self._is_full = not self._has_room()
         if self._backlog and not self._is_full:
             turns.queue(self._resume)
-        if self._reading_is_paused and not self._backlog and not self._write_is_paused:
+        self._read_on()
+
+    def _resume_urgent(self) -> None:
+        """An urgent slice of a turn."""
+        if self._transport is None or self._is_closing:
+            return
+        try:
+            self._begin_urgent()
+        except ProtocolError as error:
+            self._close_because(error)
+            return
+        self._read_on()
+
+    def _begin_urgent(self) -> None:
+        """Take up what is urgent, as far as there is room for it."""
+        turns = self._server.turns
+        while self._urgent and self._has_urgent_room():
+            if not turns.take_urgent():
+                turns.queue(self._resume_urgent, urgent=True)
+                return
+            self._begin_in_time(*self._urgent.popleft())
+
+    def _has_urgent_room(self) -> bool:
+        """A call that ends makes some, and so does a peer that takes its answers."""
+        return not self._write_is_paused and self._urgent_count < URGENT_REQUESTS_MAX
+
+    def _begin_in_time(self, frame: Frame, arrived: float) -> None:
+        if frame[3] and arrived + frame[3] / 1000 <= self._loop.time():
+            late = DeadlineExceeded("the deadline passed before the server had room")
+            self._send(Kind.ERROR, 0, frame[2], 0, encode_error(late))
+        else:
+            self._begin(frame, arrived)
+
+    def _read_on(self) -> None:
+        has_backlog = self._backlog or self._urgent or self._write_is_paused
+        if self._reading_is_paused and not has_backlog and self._transport is not None:
             self._reading_is_paused = False
-            self._received_at = now
+            self._received_at = self._loop.time()
             self._transport.resume_reading()

@@ -23,6 +23,17 @@ read from meanwhile, and goes on in a later turn, behind all others that wait:
 Half of a turn is for connections that wait, and half for what has just come: so a client that sends
 one request at a time hardly ever waits behind those that send many. What this process hears from
 its peers as their client (answers to heartbeats among it) does not pass through here at all.
+
+What others' leases hang on does not wait behind clients: urgent work has a queue of its own, which
+each turn begins with, and which does not rest. It may take a half of each half of a turn, in pieces
+and in time, and the pieces count as the half's, so clients keep the other half of it however much
+is urgent:
+
+    self._turns.begin_urgent()                      # not where `queue` calls back
+    while self._urgent and self._turns.take_urgent():
+        self._carry_out(self._urgent.popleft())
+    if self._urgent:
+        self._turns.queue(self._work_urgent, urgent=True)
 """
 
 import asyncio
@@ -30,6 +41,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
+
+from raftwood.net.deadlines import NEVER
 
 Work: TypeAlias = Callable[[], None]
 
@@ -60,6 +73,7 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._turn_s = limits.turn_ms / 1000
         self._queue: dict[Work, None] = {}
+        self._urgent_queue: dict[Work, None] = {}
         self._is_next_due = False
         self._rest: asyncio.TimerHandle | None = None
         self._slice_left = 0
@@ -67,11 +81,16 @@ class Turns:
         self._half_left = 0
         """Pieces of the half that is under way."""
         self._half_ends = 0.0
+        self._urgent_slice_left = 0
+        self._urgent_left = 0
+        """Urgent pieces of the half that is under way."""
+        self._urgent_ends = NEVER
+        """Known from the half's first urgent piece on: what others took of it is not theirs."""
 
     @property
     def queue_length(self) -> int:
         """Connections that wait for a turn."""
-        return len(self._queue)
+        return len(self._queue) + len(self._urgent_queue)
 
     def begin(self) -> bool:
         """Begin a slice for what has just come; False where this turn has no room for it."""
@@ -113,15 +132,38 @@ class Turns:
         self._slice_left += unused
         self._half_left += unused
 
-    def queue(self, work: Work) -> None:
+    def begin_urgent(self) -> None:
+        """Begin a slice for what has just come and is urgent; other slices go on after it."""
+        if not self._is_next_due:
+            self._begin_half(self._loop.time())
+            self._expect_next()
+        self._urgent_slice_left = self.limits.clock_pieces
+
+    def take_urgent(self) -> bool:
+        """Whether an urgent piece may be done now; else it waits for a later turn."""
+        if self._urgent_slice_left <= 0 or self._urgent_left <= 0:
+            return False
+        now = self._loop.time()
+        if self._urgent_ends == NEVER:
+            self._urgent_ends = now + self._turn_s / 4
+        elif now >= self._urgent_ends:
+            self._urgent_left = 0
+            return False
+        self._urgent_slice_left -= 1
+        self._urgent_left -= 1
+        self._half_left -= 1
+        return True
+
+    def queue(self, work: Work, *, urgent: bool = False) -> None:
         """Call this once, in a slice of a later turn; in the order of calls to `queue`."""
-        self._queue[work] = None
-        if self._rest is None:
+        (self._urgent_queue if urgent else self._queue)[work] = None
+        if urgent or self._rest is None:
             self._expect_next()
 
     def forget(self, work: Work) -> None:
         """It is not called any more."""
         self._queue.pop(work, None)
+        self._urgent_queue.pop(work, None)
 
     async def pause(self) -> None:
         """For tasks, before each slice: returns in a turn that has room for it."""
@@ -141,12 +183,15 @@ class Turns:
     def close(self) -> None:
         """Nobody waits any more."""
         self._queue.clear()
+        self._urgent_queue.clear()
         if self._rest is not None:
             self._rest.cancel()
 
     def _begin_half(self, now: float) -> None:
         self._half_left = self.limits.pieces_max // 2
         self._half_ends = now + self._turn_s / 2
+        self._urgent_left = self._half_left // 2
+        self._urgent_ends = NEVER
 
     def _begin_slice(self) -> None:
         self._slice_left = self.limits.slice_pieces_max
@@ -160,27 +205,47 @@ class Turns:
     def _next(self) -> None:
         """A turn begins: those that wait come first, in slices, for half of it."""
         self._is_next_due = False
-        if not self._queue or self._rest is not None:
+        is_resting = self._rest is not None
+        if not self._urgent_queue and (is_resting or not self._queue):
             return
-        is_behind = self._is_behind()
-        if is_behind:
-            self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
-        queue, now = self._queue, self._loop.time()
-        self._begin_half(now)
+        self._begin_half(self._loop.time())
         try:
-            while queue and self._half_left > 0 and now < self._half_ends:
-                # What it queues again is behind all others, and may still come round in this turn.
-                work = next(iter(queue))
-                del queue[work]
-                self._begin_slice()
-                work()
-                if is_behind:
-                    break
-                now = self._loop.time()
+            self._serve_urgent()
+            if not is_resting:
+                self._serve()
         finally:
             # What has just come has a half of its own.
             self._begin_half(self._loop.time())
             self._expect_next()
+
+    def _serve_urgent(self) -> None:
+        queue = self._urgent_queue
+        # Each once: what it queues again may lack something else than a turn.
+        for work in list(queue):
+            if self._urgent_left <= 0 or self._loop.time() >= self._urgent_ends:
+                return
+            # One before it may have had it forgotten.
+            if work in queue:
+                del queue[work]
+                self._urgent_slice_left = self.limits.clock_pieces
+                work()
+
+    def _serve(self) -> None:
+        queue = self._queue
+        if not queue:
+            return
+        is_behind = self._is_behind()
+        if is_behind:
+            self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
+        # One slice at the least, however long what was urgent took.
+        while queue:
+            # What it queues again is behind all others, and may still come round in this turn.
+            work = next(iter(queue))
+            del queue[work]
+            self._begin_slice()
+            work()
+            if is_behind or self._half_left <= 0 or self._loop.time() >= self._half_ends:
+                return
 
     def _rested(self) -> None:
         self._rest = None

@@ -113,6 +113,9 @@ class GroupInMemory:
         result: bytes = answers[0]
         return result
 
+    async def renew(self, group: int, command: bytes, *, timeout_ms: int) -> bytes:
+        return await self.propose(group, command, timeout_ms=timeout_ms)
+
     async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:
         assert group == GROUP
         assert timeout_ms > 0

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.kits.raft.host_cluster import CLIENT, GROUP, Cluster, address, run_cluster, write
@@ -15,9 +16,11 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.net.discovery import discover
+from raftwood.net.methods import Entry, Service
 from raftwood.raft.host.membership import MemberAction, MemberStep
 from raftwood.raft.remote.admin import ask_members
 from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.remote.protocol import HEARTBEAT, RENEW
 
 
 def test_a_client_learns_of_a_leader_that_was_added_after_it_was_made() -> None:
@@ -63,6 +66,48 @@ def test_stores_are_found_by_their_addresses_and_tell_of_the_others() -> None:
         )
         with pytest.raises(Unavailable, match="no store answers"):
             await discover(environment, CLIENT, ["s1:9999"], partial(ask_members, GROUP))
+
+    run_cluster(scenario)
+
+
+LATER = (RENEW, HEARTBEAT)
+
+
+@pytest.mark.parametrize("are_old", [False, True])
+def test_leases_and_heartbeats_reach_new_stores_and_those_of_the_first_release(
+    are_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those lack the methods that go before clients."""
+    asked: list[str] = []
+    add = Service._add
+
+    def add_what_there_was(self: Service, entry: Entry) -> None:
+        if are_old and entry.method in LATER:
+            return
+        handler, name = entry.handler, entry.method.name
+
+        def noted(*arguments: Any) -> Any:
+            asked.append(name)
+            return handler(*arguments)
+
+        add(self, Entry(entry.method, entry.mode, noted))
+
+    monkeypatch.setattr(Service, "_add", add_what_there_was)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.start(1, 2, 3)
+        leader = await cluster.wait_for_leader()
+        async with cluster.client() as client:
+            await client.renew(GROUP, b"alive", timeout_ms=10_000)
+            told = await client.heartbeat(GROUP, b"", timeout_ms=10_000)
+            assert told == await client.read(GROUP, b"", timeout_ms=10_000)
+            await client.admin.transfer(GROUP, leader % 3 + 1)
+            await client.renew(GROUP, b"alive again", timeout_ms=10_000)
+        assert ("raft-propose" in asked) == are_old
+        assert ("raft-renew" in asked) != are_old
+        assert ("raft-heartbeat" in asked) != are_old
+        with pytest.raises(ConnectionLost):
+            await client.renew(GROUP, b"too late", timeout_ms=10_000)
 
     run_cluster(scenario)
 

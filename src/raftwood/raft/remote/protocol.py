@@ -23,6 +23,10 @@ _WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
 PROPOSE = Method(32, "raft-propose", roles=_WRITERS)
 READ = Method(33, "raft-read")
 REGISTER = Method(34, "raft-register", roles=_WRITERS)
+RENEW = Method(40, "raft-renew", roles=_WRITERS, urgent=True)
+"""`PROPOSE` of what may be done twice: of a lease that is kept alive, say."""
+HEARTBEAT = Method(41, "raft-heartbeat", urgent=True)
+"""`READ` with a question that tells the leader that somebody lives."""
 
 _HEAD: Final = struct.Struct("<QQQQI")
 _COUNT: Final = struct.Struct("<I")

@@ -10,9 +10,11 @@ from raftwood.raft.host.control import encode_command, encode_register
 from raftwood.raft.host.host import Host
 from raftwood.raft.remote.admin import RaftAdminService
 from raftwood.raft.remote.protocol import (
+    HEARTBEAT,
     PROPOSE,
     READ,
     REGISTER,
+    RENEW,
     decode_proposal,
     decode_read,
     decode_register_request,
@@ -41,6 +43,8 @@ class RaftService:
     def register(self, service: Service) -> None:
         service.fast(PROPOSE, self._propose)
         service.task(READ, self._read)
+        service.fast(RENEW, self._propose)
+        service.task(HEARTBEAT, self._read)
         service.task(REGISTER, self._register)
         RaftAdminService(self._host).register(service)
 

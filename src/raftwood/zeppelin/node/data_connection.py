@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from raftwood.net.admission import address_of
+from raftwood.net.admission import DISPLACED, address_of
 from raftwood.zeppelin.commands.execution import execute
 from raftwood.zeppelin.commands.session import Session
 from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, Wait, are_done
@@ -302,6 +302,10 @@ class DataConnection(asyncio.BufferedProtocol):
     def is_reading(self) -> bool:
         """Whether the client is listened to: while it is not, it cannot finish its request."""
         return self._is_reading
+
+    def make_room(self) -> None:
+        """A newcomer displaces it."""
+        self.refuse(DISPLACED)
 
     def refuse(self, reason: str) -> None:
         """Tell a client that it may not stay, and end."""

@@ -14,10 +14,11 @@ from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.sections import ConnectionSettings
-from raftwood.net.admission import DISPLACED, Admission
+from raftwood.net.admission import Admission
 from raftwood.net.deadlines import NEVER, DeadlineSweep
 from raftwood.net.listeners import stop_accepting
 from raftwood.net.tls import ServerTls
+from raftwood.net.tls_door import InTheDoor, TlsDoor
 from raftwood.net.turns import Turns
 from raftwood.zeppelin.commands.cursors import Cursors
 from raftwood.zeppelin.commands.parking import Parking
@@ -64,7 +65,9 @@ class DataServer:
         self.port = 0
         self.turns = Turns(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.admission: Admission[DataConnection] = Admission(connections_max, connections)
+        self.admission: Admission[DataConnection | InTheDoor] = Admission(
+            connections_max, connections
+        )
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
         """Those with answers that wait, in the order in which they began to."""
@@ -74,6 +77,7 @@ class DataServer:
         self._sweep = DeadlineSweep(asyncio.get_running_loop(), self._expire)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[asyncio.Server] = []
+        self._doors: list[TlsDoor] = []
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
@@ -81,12 +85,13 @@ class DataServer:
         self, host: str = "127.0.0.1", port: int = 0, *, tls: ServerTls | None = None
     ) -> int:
         """Accept connections; answers the port, which the system chooses where it was 0."""
-        options: dict[str, Any] = {}
+        make: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
-            options["ssl"] = tls.context
-            options["ssl_handshake_timeout"] = _HANDSHAKE_S_MAX
+            door = TlsDoor(tls.context, self.admission, handshake_s=_HANDSHAKE_S_MAX)
+            self._doors.append(door)
+            make = door.before(make)
         listener = await asyncio.get_running_loop().create_server(
-            self._connection, host, port, backlog=_BACKLOG, **options
+            make, host, port, backlog=_BACKLOG
         )
         self._listeners.append(listener)
         sockets = listener.sockets
@@ -114,7 +119,7 @@ class DataServer:
         self._is_empty.clear()
         entered = self.admission.enter(connection, address)
         if entered.displaced is not None:
-            entered.displaced.refuse(DISPLACED)
+            entered.displaced.make_room()
         return not entered.refusal
 
     def forget(self, connection: DataConnection) -> None:
@@ -171,6 +176,8 @@ class DataServer:
     async def close(self) -> None:
         """Let nobody in any more, and end all connections."""
         await stop_accepting(self._listeners)
+        for door in self._doors:
+            await door.close()
         for connection in list(self._connections):
             connection.cut()
         await self._is_empty.wait()

@@ -51,6 +51,11 @@ class GroupInMemory:
             raise answer
         return answer
 
+    async def heartbeat(
+        self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
+    ) -> bytes:
+        return await self.read(group, query, timeout_ms=timeout_ms, wait_ms=wait_ms)
+
     # As a keeper sees its host
 
     def groups(self) -> list[int]:

@@ -196,6 +196,11 @@ class MetaLink:
         await self._travel(timeout_ms)
         return answer
 
+    async def heartbeat(
+        self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
+    ) -> bytes:
+        return await self.read(group, query, timeout_ms=timeout_ms, wait_ms=wait_ms)
+
     async def _travel(self, timeout_ms: int) -> None:
         await asyncio.sleep(self._group.random.uniform(*LINK_S))
         if self._name in self._group.cut_off:

@@ -22,6 +22,7 @@ from raftwood.loghub.server.ways_in.fluent_messages import MessageReader
 from raftwood.loghub.server.ways_in.peers import Peers
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import SLICE_BYTES
+from raftwood.net.admission import BOUND_MIN
 from tests.kits.loghub.certificates import Certificates
 from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
 from tests.kits.running import run, until
@@ -381,6 +382,33 @@ def test_connections_that_send_nothing_do_not_keep_senders_out(tmp_path: Path, w
                 else:
                     assert (await sender.answer())[0] == "HELO"
             assert await silent[0].is_cut()
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["syslog", "fluent"])
+def test_handshakes_that_stall_do_not_keep_senders_out(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        files = Certificates(tmp_path)
+        given = settings(
+            **{f"{way}_tls_listen": "127.0.0.1:0"},
+            connections_max=20,
+            **files.server,
+            **files.authorities,
+        )
+        async with AsyncExitStack() as stack, ways_in_kit(tmp_path, given) as kit:
+            port = port_of(kit)
+            silent = [await stack.enter_async_context(connected(port)) for _ in range(40)]
+            assert await silent[0].is_cut()
+            server = kit.sockets.syslog if way == "syslog" else kit.sockets.fluent
+            assert server._admission.unauthenticated_count == BOUND_MIN
+            async with connected(port, files.client(has_certificate=True)) as sender:
+                if way == "syslog":
+                    sender.send(b"<1>hello\n")
+                else:
+                    sender.message("a", 1_700_000_000, {"n": 1}, {"chunk": "c1"})
+                    assert await sender.answer() == {"ack": "c1"}
+                await kit.stored_when(1)
 
     run(main())
 

@@ -1,12 +1,18 @@
 """Connections: answers in order, held until writes are done, refused and bounded as they should."""
 
 import asyncio
+import ssl
 from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
+import trustme
 import uvloop
 
+from raftwood.net.admission import BOUND_MIN
+from raftwood.net.tls import ServerTls, TlsFiles
 from raftwood.zeppelin.commands import execution
 from raftwood.zeppelin.model import NodeId, Reads, TableConfig
 from raftwood.zeppelin.node import data_connection, held_answers
@@ -527,6 +533,35 @@ def test_clients_that_do_not_log_in_do_not_keep_others_out() -> None:
                 writer.transport.abort()
 
     in_virtual_time(main())
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop])
+def test_handshakes_that_stall_do_not_keep_others_out(tmp_path: Path, loop_factory: Any) -> None:
+    authority = trustme.CA()
+    path = str(tmp_path / "server.pem")
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(path)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+
+    async def main() -> None:
+        async with connected(single_node(), connections_max=24) as client:
+            server = client.server
+            port = await server.listen(tls=ServerTls(TlsFiles(certificate=path)))
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            async with asyncio.timeout(60):
+                assert await silent[0][0].read() == b""
+            assert server.admission.unauthenticated_count == BOUND_MIN
+            streams = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=context, server_hostname="localhost"
+            )
+            late = Client(server, *streams)
+            assert await late(f"AUTH {WRITER} {PASSWORD}") == ["OK"]
+            assert await client("PING") == ["PONG"]
+            for _, writer in [*silent, streams]:
+                writer.transport.abort()
+            await until(lambda: server.admission.count == 1)
+
+    run(main(), loop_factory)
 
 
 def test_a_transaction_is_not_executed_without_a_command_that_waited_in_vain(

@@ -6,7 +6,8 @@ decoding, a slice each.
 """
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded, RaftwoodError, Unavailable
@@ -20,6 +21,7 @@ from raftwood.loghub.server.ways_in.records import Section
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.net.admission import Admission
 from raftwood.net.tls import ServerTls
+from raftwood.net.tls_door import InTheDoor, TlsDoor
 from raftwood.net.turns import TurnLimits, Turns
 
 READ_BYTES: Final = 256 << 10
@@ -113,6 +115,10 @@ class Connection:
     def _cut_later(self, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self.abort)
 
+    def make_room(self) -> None:
+        """A newcomer displaces it."""
+        self.abort()
+
     def abort(self) -> None:
         self._writer.transport.abort()
 
@@ -160,8 +166,11 @@ class SocketServer:
         self.ports: list[int] = []
         """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
+        self._doors: list[TlsDoor] = []
         self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._admission: Admission[Connection] = Admission(settings.connections_max, connections)
+        self._admission: Admission[Connection | InTheDoor] = Admission(
+            settings.connections_max, connections
+        )
         self._admission.count_in(metrics, self.way)
         self._refused_hosts: set[str] = set()
         self.is_closing = False
@@ -192,18 +201,16 @@ class SocketServer:
 
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
         """The system chooses a port that is 0."""
-        options: dict[str, Any] = {}
+        make: Callable[[], asyncio.BaseProtocol] = self._streams
         if tls is not None:
-            options = {
-                "ssl": tls.context,
-                "ssl_handshake_timeout": HANDSHAKE_S_MAX,
-                "ssl_shutdown_timeout": 1.0,
-            }
+            door = TlsDoor(
+                tls.context, self._admission, handshake_s=HANDSHAKE_S_MAX, shutdown_s=1.0
+            )
+            self._doors.append(door)
+            make = door.before(make)
         host, port = host_and_port(address)
         try:
-            listener = await asyncio.start_server(
-                self._accept, host, port, limit=READ_BYTES, **options
-            )
+            listener = await asyncio.get_running_loop().create_server(make, host, port)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {address}: {error.strerror or error}; give an address of this "
@@ -211,6 +218,10 @@ class SocketServer:
             ) from error
         self._listeners.append(listener)
         self.ports.append(int(listener.sockets[0].getsockname()[1]))
+
+    def _streams(self) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader(READ_BYTES)
+        return asyncio.StreamReaderProtocol(reader, self._accept)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
@@ -235,7 +246,7 @@ class SocketServer:
         entered = self._admission.enter(connection, connection.host)
         if entered.displaced is not None:
             # Neither protocol has a word for it.
-            entered.displaced.abort()
+            entered.displaced.make_room()
         return not entered.refusal
 
     def authenticated(self, connection: Connection) -> None:
@@ -289,6 +300,8 @@ class SocketServer:
         self.is_closing = True
         for listener in self._listeners:
             listener.close()
+        for door in self._doors:
+            await door.close()
         for connection in self._connections.values():
             if not connection.is_busy:
                 connection.abort()
