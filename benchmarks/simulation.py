@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from raftwood.base.environment import Environment
 from raftwood.base.files import Completion, DataSync, Open, SyncDirectory, Write, perform
-from raftwood.simulation import (
+from raftwood.testing import (
     FaultInjector,
     ImageRunner,
     Program,

@@ -22,25 +22,24 @@ import zstandard
 from msgspec.structs import replace
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from raftwood.base.codecs import Codec, compress
+from raftwood.base.compression import Codec, compress
 from raftwood.base.environment import at_once
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.compression import decompress
+from raftwood.loghub.batches import decompress
+from raftwood.loghub.server.content_encoding import unpack_zstd
 from raftwood.loghub.server.gateway import DECODING
-from raftwood.loghub.server.http.content import unpack_zstd
 from raftwood.loghub.server.long_work import LongWork
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
-    fluent_messages,
+    fluent_forward,
     json_lines,
     loki,
     otlp,
     syslog,
 )
-from raftwood.loghub.server.ways_in.putting import gathered
-from raftwood.loghub.server.ways_in.records import PAUSE, Section, pack
-from raftwood.net.turns import Turns
+from raftwood.loghub.server.ways_in.records import PAUSE, RecordSection, gathered, pack
+from raftwood.net.listeners import FairScheduler
 
 RECORDS = 1_000
 ROUNDS = 15
@@ -62,24 +61,24 @@ DOCUMENTS = [
 MESSAGES = [str(document["message"]) for document in DOCUMENTS]
 
 
-def lines() -> Callable[[], Iterable[Section]]:
+def lines() -> Callable[[], Iterable[RecordSection]]:
     body = "\n".join(map(json.dumps, DOCUMENTS)).encode()
     return lambda: json_lines.decode(body, received_ns=NOW_NS)
 
 
-def bulk() -> Callable[[], Iterable[Section]]:
+def bulk() -> Callable[[], Iterable[RecordSection]]:
     body = "".join(f'{{"create":{{}}}}\n{json.dumps(each)}\n' for each in DOCUMENTS).encode()
 
-    def decode() -> Iterable[Section]:
+    def decode() -> Iterable[RecordSection]:
         found = elasticsearch.decode(body, index="app", received_ns=NOW_NS)
-        items = [each for each in found if isinstance(each, elasticsearch.Item)]
+        items = [each for each in found if isinstance(each, elasticsearch.BulkItem)]
         list(elasticsearch.encode_answer(items, made_ids=[""] * RECORDS, took_ms=1))
-        return [Section({}, [item.record for item in items if item.record is not None])]
+        return [RecordSection({}, [item.record for item in items if item.record is not None])]
 
     return decode
 
 
-def otlp_protobuf() -> Callable[[], Iterable[Section]]:
+def otlp_protobuf() -> Callable[[], Iterable[RecordSection]]:
     request = ExportLogsServiceRequest()
     of_resource = request.resource_logs.add()
     of_resource.resource.attributes.add(key="service.name").value.string_value = "shop"
@@ -94,7 +93,7 @@ def otlp_protobuf() -> Callable[[], Iterable[Section]]:
     return lambda: otlp.decode(body, is_json=False, received_ns=NOW_NS)
 
 
-def otlp_as_json() -> Callable[[], Iterable[Section]]:
+def otlp_as_json() -> Callable[[], Iterable[RecordSection]]:
     records = [
         {
             "timeUnixNano": str(NOW_NS),
@@ -113,13 +112,13 @@ def otlp_as_json() -> Callable[[], Iterable[Section]]:
     return lambda: otlp.decode(body, is_json=True, received_ns=NOW_NS)
 
 
-def loki_as_json() -> Callable[[], Iterable[Section]]:
+def loki_as_json() -> Callable[[], Iterable[RecordSection]]:
     values = [[str(NOW_NS), message] for message in MESSAGES]
     body = json.dumps({"streams": [{"stream": {"app": "shop"}, "values": values}]}).encode()
     return lambda: loki.decode_json(body, received_ns=NOW_NS)
 
 
-def loki_protobuf() -> Callable[[], Iterable[Section]]:
+def loki_protobuf() -> Callable[[], Iterable[RecordSection]]:
     push = loki.PushRequest()
     stream = push.streams.add(labels=b'{app="shop"}')
     for message in MESSAGES:
@@ -128,20 +127,22 @@ def loki_protobuf() -> Callable[[], Iterable[Section]]:
     return lambda: loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=BYTES_MAX)
 
 
-def syslog_lines() -> Callable[[], Iterable[Section]]:
+def syslog_lines() -> Callable[[], Iterable[RecordSection]]:
     head = "<165>1 2026-11-16T08:00:00.003Z web-1 shop 42 -"
     body = "".join(
         f'{head} [order@1 id="{number}"] {message}\n' for number, message in enumerate(MESSAGES)
     ).encode()
 
-    def decode() -> Iterable[Section]:
+    def decode() -> Iterable[RecordSection]:
         frames = syslog.FrameReader(bytes_max=BYTES_MAX).feed(body)
-        return [Section({}, [syslog.decode_message(each, received_ns=NOW_NS) for each in frames])]
+        return [
+            RecordSection({}, [syslog.decode_message(each, received_ns=NOW_NS) for each in frames])
+        ]
 
     return decode
 
 
-def fluent(*, is_compressed: bool) -> Callable[[], Iterable[Section]]:
+def fluent(*, is_compressed: bool) -> Callable[[], Iterable[RecordSection]]:
     when = msgpack.ExtType(0, (NOW_NS // 1_000_000_000).to_bytes(4, "big") + bytes(4))
     packed = b"".join(msgpack.packb([when, document]) for document in DOCUMENTS)
     options = {"chunk": "c"}
@@ -150,15 +151,15 @@ def fluent(*, is_compressed: bool) -> Callable[[], Iterable[Section]]:
         options["compressed"] = "gzip"
     body = bytes(msgpack.packb(["shop", packed, options]))
 
-    def decode() -> Iterable[Section]:
-        (message,) = fluent_messages.MessageReader(bytes_max=BYTES_MAX).feed(body)
-        found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=BYTES_MAX)
+    def decode() -> Iterable[RecordSection]:
+        (message,) = fluent_forward.MessageReader(bytes_max=BYTES_MAX).feed(body)
+        found = fluent_forward.decode_message(message, received_ns=NOW_NS, bytes_max=BYTES_MAX)
         return found.sections
 
     return decode
 
 
-def records_per_second(decode: Callable[[], Iterable[Section]]) -> float:
+def records_per_second(decode: Callable[[], Iterable[RecordSection]]) -> float:
     """Of CPU; the best of some rounds, for others use the machine too."""
     best = float("inf")
     for _ in range(ROUNDS):
@@ -192,12 +193,12 @@ def large_requests() -> dict[str, Callable[[], Iterable[Any]]]:
     as_export = request.SerializeToString()
     values_only = b"\x01" * (256 << 10)
 
-    def in_lines(body: bytes) -> Callable[[], Iterable[Section]]:
+    def in_lines(body: bytes) -> Callable[[], Iterable[RecordSection]]:
         return lambda: json_lines.decode(body, received_ns=NOW_NS)
 
-    def scanned(data: bytes) -> Callable[[], Iterable[Section]]:
+    def scanned(data: bytes) -> Callable[[], Iterable[RecordSection]]:
         """As much as is read from a connection at a time."""
-        reader = fluent_messages.MessageReader(bytes_max=BYTES_MAX)
+        reader = fluent_forward.MessageReader(bytes_max=BYTES_MAX)
         return lambda: (PAUSE for _ in reader.feed_in_slices(data))
 
     return {
@@ -287,11 +288,13 @@ async def longest_hold_ms(decode: Callable[[], Iterable[Any]]) -> tuple[float, s
     await asyncio.sleep(0)
     outcome = "taken"
     try:
-        found = await gathered(decode(), Turns(DECODING))
-        sections = [each for each in found if isinstance(each, Section)]
-        items = [each for each in found if isinstance(each, elasticsearch.Item)]
+        found = await gathered(decode(), FairScheduler(DECODING))
+        sections = [each for each in found if isinstance(each, RecordSection)]
+        items = [each for each in found if isinstance(each, elasticsearch.BulkItem)]
         if items:
-            sections = [Section({}, [each.record for each in items if each.record is not None])]
+            sections = [
+                RecordSection({}, [each.record for each in items if each.record is not None])
+            ]
         for packed in pack(sections, bytes_max=4 << 20):
             if packed is None:
                 await asyncio.sleep(0)

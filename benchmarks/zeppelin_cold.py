@@ -17,9 +17,9 @@ from pathlib import Path
 
 import uvloop
 
-from raftwood.disk.kv_rocksdb import RocksEngine
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.seams import Record, Write
+from raftwood.disk.rocksdb import RocksEngine
+from raftwood.zeppelin.node.engine import PartitionEngine
+from raftwood.zeppelin.records import BinlogRecord, KeyWrite
 
 KEYS = 1_000_000
 VALUE_BYTES = 1_000
@@ -49,9 +49,9 @@ def size_of(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.sst"))
 
 
-def record(engine: PartitionEngine, numbers: list[int]) -> Record:
-    writes = [Write(b"user:%012d" % each, os.urandom(VALUE_BYTES)) for each in numbers]
-    return Record(1, engine.state.sequence + 1, tuple(writes))
+def record(engine: PartitionEngine, numbers: list[int]) -> BinlogRecord:
+    writes = [KeyWrite(b"user:%012d" % each, os.urandom(VALUE_BYTES)) for each in numbers]
+    return BinlogRecord(1, engine.state.sequence + 1, tuple(writes))
 
 
 async def fill(folder: Path, count: int, rng: random.Random) -> None:
@@ -65,7 +65,7 @@ async def fill(folder: Path, count: int, rng: random.Random) -> None:
 
 
 async def held(
-    engine: PartitionEngine, written: Record, *, is_looked_up: bool
+    engine: PartitionEngine, written: BinlogRecord, *, is_looked_up: bool
 ) -> tuple[float, float]:
     """The longest time between two turns of the loop, and how long all of it takes, in ms."""
     longest_s = 0.0

@@ -21,11 +21,11 @@ from redis.asyncio.cluster import RedisCluster
 from tests.kits.zeppelin.processes import KvProcesses, Login, kv_processes
 
 from raftwood.disk.real_environment import real_environment
-from raftwood.zeppelin.backup.backing_up import back_up
-from raftwood.zeppelin.backup.backup_folder import BackupFolder
-from raftwood.zeppelin.backup.restoring import restore, verify
+from raftwood.zeppelin.backup import back_up
+from raftwood.zeppelin.backup_format import BackupFolder
 from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.model import TableConfig
+from raftwood.zeppelin.restore import restore, verify
 
 KEYS = 300_000
 VALUE = b"0123456789" * 10

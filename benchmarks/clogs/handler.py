@@ -29,7 +29,7 @@ from tests.kits.clogs.ring import KEY, SECRET, Ring
 
 from benchmarks.harness.report import Verdict, goals_table, table
 from raftwood.clogs.client import ClogsHandler
-from raftwood.clogs.frames import Message
+from raftwood.clogs.frames import ClogsMessage
 from raftwood.disk.real_environment import real_environment
 
 OURS: Final = "ClogsHandler"
@@ -186,7 +186,7 @@ class _Nowhere:
     async def locate(self, _key: str, _name: str) -> str:
         return "nowhere"
 
-    async def store(self, _key: str, message: Message) -> str:
+    async def store(self, _key: str, message: ClogsMessage) -> str:
         return message.place
 
 

@@ -19,9 +19,9 @@ from tests.kits.install import python as python_libraries
 from tests.kits.install.cache import NotInstalled
 
 from benchmarks.harness.report import Verdict, goals_table, table
-from raftwood.clogs.model import LogServer
-from raftwood.clogs.ring import ketama
-from raftwood.clogs.ring.ketama import Ring
+from raftwood.clogs import ring as ring_module
+from raftwood.clogs.configuration import LogServer
+from raftwood.clogs.ring import Ring
 
 UHASHRING: Final = "uhashring==2.5"
 LOOKED_UP: Final = (3, 25, 1000)
@@ -105,7 +105,7 @@ def _rebuild(results: Results, count: int, rounds: int, peer: Any) -> None:
     servers = _servers(count)
     built, without_one = [], []
     for _ in range(rounds):
-        ketama._points_of.cache_clear()
+        ring_module._points_of.cache_clear()
         built.append(_seconds(lambda: Ring(servers)))
         without_one.append(_seconds(lambda: Ring(servers[1:])))
     results.built_ms[count] = statistics.median(built) * 1e3

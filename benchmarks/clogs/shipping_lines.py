@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from raftwood.app.demo.web_logs import web_logs
+from raftwood_demos.web_logs import web_logs
 
 LINES_PER_BLOCK: Final = 40_000
 _PLACE: Final = b"\x00" * 8

@@ -15,9 +15,9 @@ import msgspec
 
 from benchmarks.clogs.shipping_sinks import KEY, SECRET
 from benchmarks.harness.cluster import ClusterFailed
-from raftwood.app.parts import Parts
-from raftwood.app.standalone import PORTS
 from raftwood.loghub.client import LogHubClient
+from raftwood.server.parts import Parts
+from raftwood.server.standalone import PORTS
 
 PROJECT: Final = "bench"
 LOGSTORE: Final = "web"
@@ -41,7 +41,7 @@ class Receiving(msgspec.Struct, frozen=True, kw_only=True):
 def ship_command(receiving: Receiving, state: pathlib.Path, path: str) -> list[str]:
     """Ships what is in the file, and ends once all of it is stored."""
     return [
-        *(sys.executable, "-m", "raftwood.app", "ship", path, "--once", "--name={base}"),
+        *(sys.executable, "-m", "raftwood.cli", "ship", path, "--once", "--name={base}"),
         *(f"--state={state}", f"--set=clogs_client.servers={receiving.address}"),
     ]
 
@@ -62,7 +62,7 @@ def running_standalone(folder: pathlib.Path, *, files_folder: str = "") -> Itera
     settings = [f"clogs.project={PROJECT}", f"clogs.logstore={LOGSTORE}"]
     if files_folder:
         settings += ["clogs.store=files", f"clogs.files_folder={files_folder}"]
-    command = [sys.executable, "-m", "raftwood.app.child_process", "standalone"]
+    command = [sys.executable, "-m", "raftwood.cli.child_process", "standalone"]
     command += [f"--data={folder}/data", f"--port-base={_free_base()}", f"--ready-file={ready}"]
     command += [f"--set={each}" for each in settings]
     with (

@@ -15,14 +15,14 @@ from typing import Final
 
 import msgspec
 
-from raftwood.app.event_loop import run
 from raftwood.base.errors import NotFound
 from raftwood.base.metrics import Metrics
-from raftwood.clogs.frames import Message
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.frames import ClogsMessage
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
 from raftwood.clogs.wire import CONFIGURATION, ConfigurationAnswer, ConfigurationRequest
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import Call, Secret, Service
+from raftwood.server.event_loop import run
 
 KEY: Final = "BENCH"
 SECRET: Final = "a secret of the benchmark's, 32 b"
@@ -83,7 +83,7 @@ class CountingSink:
     async def locate(self, key: str, name: str) -> str:  # noqa: ARG002 (a Sink's)
         return _PLACE
 
-    async def store(self, key: str, message: Message) -> str:  # noqa: ARG002 (a Sink's)
+    async def store(self, key: str, message: ClogsMessage) -> str:  # noqa: ARG002 (a Sink's)
         self._lines += message.count
         self._bytes += message.raw_bytes
         self._wire_bytes += len(message.body)

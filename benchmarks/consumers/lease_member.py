@@ -16,15 +16,15 @@ import msgspec
 from sqlalchemy import Connection, Engine, event
 
 from benchmarks.consumers.notes import BEGUN, ENDED, READY, ROUND, STOLEN, now_ns, say
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.leases import Lease, Owner, Take, signature
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
+from raftwood.loghub.consumer.leases import LeaseOwner, ShardLease, Take, signature
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, ShardRead, SourceShard
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.loghub.consumer.sql_store import SqlLeaseStore
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from raftwood.server.event_loop import run
 
 RECORD_EVERY_S: Final = 0.05
 GROUP: Final = "benchmark"
@@ -116,7 +116,7 @@ class NotingStore(SqlLeaseStore):
         await super().close()
         event.remove(Engine, "commit", self._on_commit)
 
-    async def take(self, worker: Owner, takes: Sequence[Take]) -> list[Lease]:
+    async def take(self, worker: LeaseOwner, takes: Sequence[Take]) -> list[ShardLease]:
         sent_ns = now_ns()
         self._commits_ns.clear()
         leases = await super().take(worker, takes)

@@ -16,18 +16,18 @@ import msgspec
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.loghub.loghub_load import fill
 from benchmarks.loghub.ways import CONSUME_ARROW, PROJECT, Key, filled
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.base.position import parse_position
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
 from raftwood.loghub.consumer.leases import signature
+from raftwood.loghub.consumer.loghub_source import LogHubBatch, LogHubSource
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, ShardRead
-from raftwood.loghub.consumer.sources.loghub import LogHubBatch, LogHubSource
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
+from raftwood.loghub.consumer.sql_store import SqlLeaseStore
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from raftwood.server.event_loop import run
 
 
 class Again(LogHubSource):

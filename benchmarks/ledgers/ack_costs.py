@@ -25,9 +25,8 @@ from tests.kits.dlog.sites import BookKeeperSite, ProcessSite, Seat, Site
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
-from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
-from raftwood.dlog.ledgers.rules.writing import Writing
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
+from raftwood.dlog.ledgers.rules import PublishedWriteRules, WriteRules
 
 ROUNDS = 6
 APPENDS = 150
@@ -42,7 +41,7 @@ def _way(name: str) -> Iterator[None]:
     if name == "publish first":
         yield
     else:
-        with mock.patch.object(PublishedWriting, "next_acked", Writing.next_acked):
+        with mock.patch.object(PublishedWriteRules, "next_acked", WriteRules.next_acked):
             yield
 
 

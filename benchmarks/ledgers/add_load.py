@@ -18,9 +18,9 @@ import uvloop
 
 from benchmarks.ledgers.targets import opened_target
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.ledger_store import LedgerWriter
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import LedgerConfig
+from raftwood.dlog.ledgers.seams import LedgerWriter
 from raftwood.dlog.log.dlogs import Dlogs
 
 PAUSE_S = 0.02

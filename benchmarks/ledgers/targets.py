@@ -5,15 +5,15 @@ from contextlib import asynccontextmanager
 
 from tests.kits.servers.zookeeper_clients import opened as opened_zookeeper
 
-from raftwood.app.bookies import remote_bookies
-from raftwood.app.connecting import connected_metastore
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.environment import Environment
 from raftwood.base.seams import MetaStore
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
-from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
+from raftwood.dlog.bookkeeper.bookies import connect_bookkeeper
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.server.bookies import remote_bookies
+from raftwood.server.cluster_client import connected_metastore
+from raftwood.server.settings import Settings
 
 OWN = "config="
 

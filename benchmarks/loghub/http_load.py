@@ -17,10 +17,10 @@ import msgspec
 
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.loghub.ways import PRODUCED, PROJECT, SLS_PUT, Key
-from raftwood.app.event_loop import run
-from raftwood.base.codecs import Codec, compress
+from raftwood.base.compression import Codec, compress
 from raftwood.loghub.client.log_encoding import encode_record
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
+from raftwood.server.event_loop import run
 
 RECORDS = 500
 CONNECTIONS = 8

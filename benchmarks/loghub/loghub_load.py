@@ -29,13 +29,12 @@ from benchmarks.loghub.ways import (
     filled,
 )
 from benchmarks.peers.kafka_consume import CONSUME, filled_bytes
-from raftwood.app.event_loop import run
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.client.deliveries import Delivery
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
+from raftwood.server.event_loop import run
 
 CHUNK = 500
 ARROW_BYTES = 1_000_000

@@ -11,19 +11,19 @@ import msgspec
 import raftwood
 from benchmarks.harness.system import Layout, Load
 from benchmarks.loghub.ways import JSON_LINES, PROJECT, SLS_PUT, STREAMS, Key
-from raftwood.app.cluster_network import operator_network
-from raftwood.app.commands.source import Source
-from raftwood.app.connecting import connected_cluster
-from raftwood.app.settings import Settings
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.metrics import Metrics
+from raftwood.cli.options import Source
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.errors import LogstoreExists, ProjectExists
-from raftwood.loghub.model import Role
+from raftwood.loghub.model import AccessRole
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.logservice.wire import LOCATE
 from raftwood.net.stores import Stores
+from raftwood.server.cluster import operator_network
+from raftwood.server.cluster_client import connected_cluster
+from raftwood.server.settings import Settings
 
 SECRET = "known to everybody in a benchmark"
 ASK_TIMEOUT_MS = 2_000
@@ -107,7 +107,7 @@ def _program(layout: Layout, command: str) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "raftwood.app",
+        "raftwood.cli",
         command,
         "start",
         f"--config={_config(layout)}",
@@ -148,7 +148,7 @@ async def _make_streams(
                         PROJECT, stream, shard_count=layout.groups
                     )
             made = await gateway.catalog.logstore(PROJECT, streams[0])
-            key = await gateway.access.create({"*": Role.ADMIN})
+            key = await gateway.access.create({"*": AccessRole.ADMIN})
         finally:
             await gateway.close()
     _write(layout, "key.json", Key(key.id, key.secret))

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.logservice.logservice_system import CLIENT_NETWORK
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.net.stores import Stores
+from raftwood.server.event_loop import run
 
 TIMEOUT_MS = 40_000
 PROBE_PAUSE_S = 0.005

@@ -58,7 +58,7 @@ class LogserviceSystem:
         return [
             sys.executable,
             "-m",
-            "raftwood.app",
+            "raftwood.cli",
             "logservice",
             "start",
             f"--config={config}",

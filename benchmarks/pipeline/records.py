@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 from confluent_kafka import Producer
 
-from raftwood.base.codecs import Codec
-from raftwood.loghub.client.sending import ProducerSettings
+from raftwood.base.compression import Codec
+from raftwood.loghub.client.producer import ProducerSettings
 from raftwood.loghub.client.sync_client import LogHubClient
 
 RECORD_BYTES: Final = 100

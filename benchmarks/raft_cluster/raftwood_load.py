@@ -9,11 +9,11 @@ import time
 
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.raft_cluster.raftwood_node import CLIENT_NETWORK
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.server.event_loop import run
 
 TIMEOUT_MS = 20_000
 PROBE_PAUSE_S = 0.005

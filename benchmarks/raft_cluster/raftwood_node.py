@@ -4,16 +4,16 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import Call, Secret, Server, Service, TypedMethod
 from raftwood.net.stores import ClientNetwork
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.service import RaftService
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
+from raftwood.raft.settings import RaftHostSettings
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped
+from raftwood.raft.transport import HostNetwork
+from raftwood.server.event_loop import run
 
 STORES_SECRET = Secret(b"known to the benchmark's stores alone")
 CLIENTS_SECRET = Secret(b"known to the benchmark's clients too")
@@ -27,7 +27,7 @@ class Counter:
     def __init__(self) -> None:
         self.count = 0
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         self.count += len(commands)
         return [b""] * len(commands)
 
@@ -49,7 +49,7 @@ class Counter:
 async def serve(
     environment: Environment, store: int, addresses: list[str], folder: str, groups: int
 ) -> None:
-    host = await Host.open(
+    host = await NodeHost.open(
         environment,
         folder,
         cluster="benchmark",

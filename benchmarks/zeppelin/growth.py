@@ -26,8 +26,7 @@ from benchmarks.peers.programs import CACHE
 from benchmarks.zeppelin.growth_load import Given, Said
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.manager import ClusterManager
-from raftwood.zeppelin.meta.plans.orders import drain, expand
-from raftwood.zeppelin.meta.plans.plan import Plan
+from raftwood.zeppelin.meta.plans import ClusterPlan, drain, expand
 from raftwood.zeppelin.model import NodeId, TableConfig, Topology
 
 TABLE: Final = "growth"
@@ -129,9 +128,9 @@ class _Run:
         self.marks = [_Mark(name="", at_s=time.monotonic())]
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[list[Plan]]:
+    def phase(self, name: str) -> Iterator[list[ClusterPlan]]:
         self._progress(name)
-        plans: list[Plan] = []
+        plans: list[ClusterPlan] = []
         yield plans
         at_s = time.monotonic()
         counted = self._counted([*self._cluster.nodes])
@@ -160,10 +159,10 @@ class _Run:
             found["parked"] += status.parked.total
         return found
 
-    def order(self, planner: Callable[[Topology], Plan]) -> Plan:
+    def order(self, planner: Callable[[Topology], ClusterPlan]) -> ClusterPlan:
         """Make a plan, submit it, and wait until all of it is done."""
 
-        async def work(meta: MetaClient) -> Plan:
+        async def work(meta: MetaClient) -> ClusterPlan:
             manager = ClusterManager(meta)
             plan, order = await manager.order(planner)
             await manager.wait(order, plan=plan, timeout_s=MOVES_S_MAX)

@@ -3,6 +3,6 @@
 Kept tiny: one such package that fails to load breaks every data source of Spark.
 """
 
-from raftwood.pipeline.kv.data_source import ZeppelinDataSource as DefaultSource
+from raftwood.pipeline.data_source import ZeppelinDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

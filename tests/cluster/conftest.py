@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.kits.app.running import standalone
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.server.running import standalone
 
 
 @pytest.fixture(scope="module")

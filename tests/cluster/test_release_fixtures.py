@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.kits.app.running import running
 from tests.kits.releases.packing import unpack
 from tests.kits.releases.release_processes import PORT_BASE, WORK, access
+from tests.kits.server.running import running
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RELEASES = sorted(each.parent for each in FIXTURES.glob("*/frames"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from raftwood.base.logs import set_up_logs
-from raftwood.base.sections import LoggingSettings
+from raftwood.base.settings import LoggingSettings
 from tests.damage.cells import DAMAGES, SCOPES, SEEDS, Cell, Outcome
 from tests.damage.matrix import (
     PAGE,

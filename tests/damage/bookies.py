@@ -6,14 +6,14 @@ from typing import Final
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.segment_log import LogSettings
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
-from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.disk import SimulatedFiles
+from raftwood.testing import Simulation, simulate
+from raftwood.testing.disk import SimulatedFiles
 from tests.damage.cells import (
     LOG_FILES,
     Cell,

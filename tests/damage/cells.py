@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from raftwood.disk.folder import decode_identity, encode_identity
-from raftwood.simulation.content import Content
-from raftwood.simulation.file_system import FileSystem, Inode
+from raftwood.disk.store import decode_identity, encode_identity
+from raftwood.testing.file_system import Content, FileSystem, Inode
 
 SECTOR_BYTES: Final = 512
 DAMAGES: Final = ("one bit", "one sector", "truncated", "zeroed tail", "deleted", "older copy")

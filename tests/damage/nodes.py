@@ -7,9 +7,9 @@ from typing import Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from raftwood.zeppelin.model import TableConfig
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.settings import StoreSettings
 from tests.damage.cells import (
     LOG_FILES,
     Cell,

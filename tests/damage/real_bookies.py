@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import LedgerConfig
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from tests.damage import bookies
 from tests.damage.cells import Outcome, Seen, judged

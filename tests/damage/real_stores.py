@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from raftwood.app.cluster_network import operator_network
-from raftwood.app.groups import METASTORE_GROUP
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.metastore.raft_store import RaftMetaStore
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.server.cluster import METASTORE_GROUP, operator_network
+from raftwood.server.settings import Settings
 from tests.damage import stores
 from tests.damage.cells import Outcome, Seen, judged
 from tests.damage.real_folders import (

@@ -9,8 +9,8 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.segment_log import LogSettings
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import Simulation, simulate
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.testing import Simulation, simulate
 from tests.damage.cells import (
     LOG_FILES,
     Cell,

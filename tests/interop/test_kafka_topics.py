@@ -8,10 +8,10 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.iterating import Consumer
+from raftwood.loghub.consumer.iterator import Consumer
+from raftwood.loghub.consumer.kafka_source import KafkaSource
 from raftwood.loghub.consumer.leases import LeaseTimes
-from raftwood.loghub.consumer.sources.kafka import KafkaSource
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
 from tests.kits.running import run
 from tests.kits.servers.kafka import kafka_broker

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.clogs.model import LogServer, RingConfiguration
-from raftwood.clogs.ring.routing import Routing
+from raftwood.clogs.configuration import LogServer, RingConfiguration
+from raftwood.clogs.ring import Routing
 from tests.kits.install import debian
 from tests.kits.ports import free_ports
 from tests.kits.running import run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.app.pages import PAGES, blocks
-from tests.kits.app.quick_commands import QuickCommands
 from tests.kits.ports import free_ports
+from tests.kits.server.pages import PAGES, blocks
+from tests.kits.server.quick_commands import QuickCommands
 from tests.kits.servers.shared import shared
 
 STORY_S_MAX = 280

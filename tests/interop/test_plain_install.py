@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.app.standalone import PORTS
+from raftwood.server.standalone import PORTS
 from tests.kits.install.fresh_environment import build_wheel, make_environment
 from tests.kits.ports import consecutive_ports
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.loghub.cursors import decode_cursor
+from raftwood.loghub.wire import decode_cursor
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 from tests.kits.loghub.sls_programs import go_command, java_command
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftwood.app.standalone import PORTS
-from raftwood.loghub.log_names import kind_of_log
-from raftwood.loghub.model import LogKind, Role
-from tests.kits.app.running import connected, running
+from raftwood.loghub.model import AccessRole, LogKind
+from raftwood.loghub.shards import kind_of_log
+from raftwood.server.standalone import PORTS
 from tests.kits.loghub.gateways import ThreadedGateway, threaded_gateway
 from tests.kits.loghub.sls_sdk import Sdk, SdkError, sls_sdk
 from tests.kits.ports import consecutive_ports
+from tests.kits.server.running import connected, running
 
 FIRST, END = "0" * 32, "f" * 32
 
@@ -235,7 +235,7 @@ def test_consumer_groups_share_shards_and_keep_checkpoints(client: Any) -> None:
 def test_wrong_secrets_and_small_roles_are_refused(sdk: Sdk, served: ThreadedGateway) -> None:
     admin = sdk.client(served)
     stream(admin)
-    key = served.run(served.gateway.access.create({"p": Role.READER}))
+    key = served.run(served.gateway.access.create({"p": AccessRole.READER}))
     reader = sdk.client(served, key)
     assert reader.get_logstore("p", "s").logstore_name == "s"
     with pytest.raises(SdkError) as failure:

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.simulation import (
-    Report,
+from raftwood.testing import (
     Simulation,
     SimulationError,
+    SimulationReport,
     assert_deterministic,
     simulate,
 )
@@ -138,7 +138,7 @@ def run_scenario(
     *,
     twice: bool = False,
     **options: Any,
-) -> Report[Result]:
+) -> SimulationReport[Result]:
     """Run a scenario once, or twice with the same hash; a failure says how to repeat it."""
 
     async def telling(simulation: Simulation) -> Result:

@@ -27,14 +27,14 @@ from typing import IO, Any
 import psutil
 
 from tests.kits import resources, watchdog
-from tests.kits.app.quick_commands import QuickCommands, QuickProcess
 from tests.kits.components import NEW_MOUNTS
+from tests.kits.server.quick_commands import QuickCommands, QuickProcess
 from tests.kits.servers.shared import VARIABLE, shared
 
-RAFTWOOD = (sys.executable, "-m", "raftwood.app")
+RAFTWOOD = (sys.executable, "-m", "raftwood.cli")
 _WITH_INTERRUPTS = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from raftwood.app.command_line import main; main()"
+    "from raftwood.cli.command_line import main; main()"
 )
 INTERRUPTIBLE = (sys.executable, "-c", _WITH_INTERRUPTS)
 """The same, where the tests run in the background: a shell has interrupts ignored there."""

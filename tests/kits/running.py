@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from raftwood.simulation import simulate
+from raftwood.testing import simulate
 
 Result = TypeVar("Result")
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from raftwood.simulation.loop import SimulatedLoop
+from raftwood.testing.loop import SimulatedLoop
 
 
 class Most:

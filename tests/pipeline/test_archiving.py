@@ -7,9 +7,9 @@ import pytest
 
 import raftwood
 from raftwood.loghub.client import LogHubClient
-from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver
-from raftwood.pipeline.archive.hadoop_files import HadoopFiles
+from raftwood.pipeline.archive.manifest import ArchiveLog
+from raftwood.pipeline.archive.spark import HadoopFiles
 from raftwood.pipeline.options import StreamAccess, access_to
 from tests.kits.pipeline.archive_files_suite import check_files
 from tests.kits.pipeline.kit import PROJECT, Hub
@@ -127,7 +127,7 @@ def test_a_delta_table_has_each_record_once_wherever_the_archiver_is_killed(
     )
     hub.fill(logstore, range(20))
     with monkeypatch.context() as patch:
-        patch.setattr(Archive, "add", _killed)  # the table has it, the manifest does not
+        patch.setattr(ArchiveLog, "add", _killed)  # the table has it, the manifest does not
         with pytest.raises(KeyboardInterrupt):
             archiver.run()
     hub.fill(logstore, range(20, 40))

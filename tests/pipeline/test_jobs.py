@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.pipeline.jobs.job import Job, JobContext
+from raftwood.pipeline.jobs.job import Job, JobContext, JobProgress, JobState, read_status
 from raftwood.pipeline.jobs.pipeline_file import pipeline_of
-from raftwood.pipeline.jobs.progress import JobProgress, JobState, read_status
-from raftwood.pipeline.jobs.running import run_jobs
+from raftwood.pipeline.jobs.runner import run_jobs
 from tests.kits.pipeline.kit import PROJECT, Hub
 
 USERS_MODULE = """

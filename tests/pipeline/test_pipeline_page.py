@@ -7,8 +7,8 @@ import pytest
 
 from raftwood.pipeline.options import GATEWAYS_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from raftwood.zeppelin.client import Kv
-from tests.kits.app.pages import ROOT, blocks
 from tests.kits.pipeline.kit import Hub
+from tests.kits.server.pages import ROOT, blocks
 
 
 def test_the_examples_of_the_page_run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from raftwood.app import command_line
+from raftwood.cli import command_line
 from tests.kits.pipeline.kit import PROJECT, Hub
 from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment
 from tests.kits.pipeline.quick_python import python_of_spark

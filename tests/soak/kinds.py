@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftwood.simulation import SwarmProfile, fuzz
+from raftwood.testing import SwarmProfile, fuzz
 from tests.damage.matrix import cells, run_cell
 from tests.damage.matrix import command as command_of_cell
 from tests.kits.capture.world import run_world as run_capture

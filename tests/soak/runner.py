@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 
 from raftwood.base.logs import set_up_logs
-from raftwood.base.sections import LoggingSettings
+from raftwood.base.settings import LoggingSettings
 from tests.soak.kinds import Result, run_seed
 
 _AHEAD_PER_WORKER = 4

@@ -13,12 +13,12 @@ from urllib.request import urlopen
 import pytest
 
 from raftwood.base.metrics import PREFIX, Metrics
-from raftwood.logservice.server.storage_metrics import ALARM_KINDS
-from raftwood.raft.host.host_metrics import register_metrics
-from raftwood.raft.host.repair import Repairs
-from raftwood.zeppelin.node.node_metrics import show_node
-from tests.kits.app.gateway_thread import GatewayThread
+from raftwood.logservice.server.metrics import ALARM_KINDS
+from raftwood.raft.node_host import register_metrics
+from raftwood.raft.repair import Repairs
+from raftwood.zeppelin.node.admin import show_node
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
+from tests.kits.server.gateway_thread import GatewayThread
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
 ALERTS = sorted((Path(__file__).parents[2] / "dashboards").glob("*-alerts.yml"))

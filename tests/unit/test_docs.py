@@ -2,7 +2,7 @@
 
 import re
 
-from tests.kits.app.pages import PAGES, ROOT
+from tests.kits.server.pages import PAGES, ROOT
 
 
 def test_links_within_the_documentation_lead_somewhere() -> None:

@@ -12,7 +12,7 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.files import Completion, Files, Operation, perform
 from raftwood.disk.real_environment import real_environment
-from raftwood.simulation import ImageRunner, ImmediateFiles, Simulation, simulate
+from raftwood.testing import ImageRunner, ImmediateFiles, Simulation, simulate
 from tests.kits.running import run
 
 Check = Callable[[Files, str], Awaitable[None]]

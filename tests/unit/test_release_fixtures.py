@@ -11,41 +11,40 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from raftwood.app.clogs_files import lines_of
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.clogs.client.spool import Spool
-from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, Checkpoints
+from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, FileCheckpoints
 from raftwood.disk.inspection import check_store
-from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.real_environment import real_environment
+from raftwood.disk.rocksdb import RocksFolders
 from raftwood.disk.store import Store
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.ledgers.digests import EntryDigest
-from raftwood.dlog.ledgers.model import BookieId, Digest
+from raftwood.dlog.ledgers.metadata import BookieId, Digest
 from raftwood.dlog.log.entries import decode_entry
 from raftwood.loghub.consumer.leases import signature
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-from raftwood.logservice.client.restore import check_backup
-from raftwood.logservice.hakeeper import views
+from raftwood.loghub.consumer.sql_store import SqlLeaseStore
+from raftwood.logservice.client.backup import check_backup
+from raftwood.logservice.hakeeper import commands
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_rules import LogShardState
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.records import HEAD_BYTES
-from raftwood.logservice.server.shard_reading import is_user_entry
+from raftwood.logservice.server.shard_service import is_user_entry
 from raftwood.metastore import queries
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.state_machine import MetaStateMachine
 from raftwood.net.frames import FrameDecoder, encode_frame
-from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.files import ArrowFiles
-from raftwood.raft.host.host import Host
-from raftwood.zeppelin.backup.backup_folder import BackupFolder
-from raftwood.zeppelin.backup.backup_format import pages_in
-from raftwood.zeppelin.backup.restoring import verify
-from raftwood.zeppelin.node.engine_home import ENGINES_FOLDER
-from raftwood.zeppelin.node.node_store import NodeStore
+from raftwood.pipeline.archive.manifest import ArchiveLog
+from raftwood.raft.node_host import NodeHost
+from raftwood.server.receiver import lines_of
+from raftwood.server.settings import Settings
+from raftwood.zeppelin.backup_format import BackupFolder, pages_in
+from raftwood.zeppelin.node.engine_folders import ENGINES_FOLDER
+from raftwood.zeppelin.node.store import NodeStore
+from raftwood.zeppelin.restore import verify
 from tests.kits.fuzz import TARGETS
 from tests.kits.raft.host_cluster import NETWORK
 from tests.kits.releases.http_messages import decoded_http
@@ -167,7 +166,7 @@ def test_a_log_store_has_its_logs_and_its_metastore(role: Callable[[str], Role])
     async def work(environment: Environment) -> None:
         report = await check_store(environment, path)
         assert report.is_intact, report.damages
-        host = await Host.open(
+        host = await NodeHost.open(
             environment, path, cluster=expected["cluster"], store=1, network=NETWORK
         )
         try:
@@ -178,7 +177,7 @@ def test_a_log_store_has_its_logs_and_its_metastore(role: Callable[[str], Role])
     in_environment(work)
 
 
-async def check_groups(host: Host, expected: Any) -> None:
+async def check_groups(host: NodeHost, expected: Any) -> None:
     members = {1: "127.0.0.1:1"}
     groups, (log,) = expected["groups"], expected["logs"].values()
     for group, machine in (
@@ -189,20 +188,20 @@ async def check_groups(host: Host, expected: Any) -> None:
         await host.start_group(group, machine, members=members)
         assert host.status(group).snapshots
 
-    asked = queries.encode_query(queries.Range("fixture/", "", None, 100))
+    asked = queries.encode_query(queries.RangeQuery("fixture/", "", None, 100))
     answer = await host.read(groups["metastore"], asked, timeout_ms=30_000)
-    found = queries.decode_answer(answer, queries.Ranged).range.entries
+    found = queries.decode_answer(answer, queries.RangeAnswer).range.entries
     pairs = [[each.key, each.value.decode(), each.version] for each in found]
     assert pairs == expected["metastore"]
 
     answer = await host.read(
-        groups["hakeeper"], views.encode_query(views.DescribeCluster()), timeout_ms=30_000
+        groups["hakeeper"], commands.encode_query(commands.DescribeCluster()), timeout_ms=30_000
     )
-    cluster = views.decode_answer(answer, views.ClusterView)
+    cluster = commands.decode_answer(answer, commands.ClusterView)
     shards = {each.name: each.shard for each in cluster.shards}
     assert shards.items() >= {"orders": log["group"], **groups}.items()
 
-    state: LogState = await host.read(log["group"], lambda state: state, timeout_ms=30_000)
+    state: LogShardState = await host.read(log["group"], lambda state: state, timeout_ms=30_000)
     assert state.truncated == log["truncated_lsn"]
     first = state.lsns.index_from(log["records"][0][0])
     entries, _ = await host.read_log(log["group"], first)
@@ -281,7 +280,7 @@ def test_a_shipper_knows_how_far_its_files_are_stored(role: Callable[[str], Role
             environment, kept.path("ship-state"), cluster="ship", store=1, settings=STATE_SETTINGS
         )
         try:
-            checkpoints = Checkpoints(store.log)
+            checkpoints = FileCheckpoints(store.log)
             assert not checkpoints.is_new
             found = {each.name: each for each in checkpoints.load().values()}
         finally:
@@ -338,7 +337,7 @@ def test_a_lease_table_has_its_leases(role: Callable[[str], Role]) -> None:
 def test_an_archive_has_its_commits_and_records(role: Callable[[str], Role]) -> None:
     kept = role("archive")
     expected = kept.expected
-    archive = Archive(
+    archive = ArchiveLog(
         ArrowFiles(kept.path("archive")),
         project=expected["project"],
         logstore=expected["logstore"],

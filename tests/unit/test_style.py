@@ -19,18 +19,18 @@ FILES = {str(file.relative_to(SOURCE)): file for file in sorted(SOURCE.rglob("*.
 _RUNS_OTHERS = "runs the code of others and reports whatever it raises"
 SUPERVISORS = {
     "clogs/client/log_handler.py": "a user's formatter fails its own record, not the program",
-    "disk/thread_files.py": "a bug fails its own submission, not the thread that all wait for",
+    "disk/real_environment.py": "a bug fails its own submission, not the thread that all wait for",
     "dlog/bookie/auditor.py": "a bug fails the repair of one bookie, and is told, not the auditor",
     "loghub/consumer/shard_consumer.py": "a user's bug fails its own shard, not the worker",
-    "loghub/consumer/threads.py": "a user's bug fails its own call, not the thread",
-    "loghub/server/http/front.py": "a route's bug fails its own request, not the gateway",
-    "net/session.py": "a handler's bug fails its own call or connection, not the server",
-    "raft/host/turns.py": "ends the process: what a replica promised may no longer be in memory",
-    "simulation/loop.py": _RUNS_OTHERS,
-    "simulation/mutator.py": _RUNS_OTHERS,
-    "simulation/nodes.py": "what a crashed program says while it is disposed of no longer matters",
-    "simulation/runner.py": _RUNS_OTHERS,
-    "simulation/transport.py": _RUNS_OTHERS,
+    "loghub/consumer/processor.py": "a user's bug fails its own call, not the thread",
+    "loghub/server/http.py": "a route's bug fails its own request, not the gateway",
+    "net/server.py": "a handler's bug fails its own call or connection, not the server",
+    "raft/engine.py": "ends the process: what a replica promised may no longer be in memory",
+    "testing/loop.py": _RUNS_OTHERS,
+    "testing/fuzzer.py": _RUNS_OTHERS,
+    "testing/nodes.py": "what a crashed program says while it is disposed of no longer matters",
+    "testing/runner.py": _RUNS_OTHERS,
+    "testing/sockets.py": _RUNS_OTHERS,
 }
 """Files that may catch everything and go on; to clean up or map and raise is open to all."""
 
@@ -74,30 +74,27 @@ _REAL = "the real one; simulation has its own"
 ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
     ("clogs/client/deliveries.py", "threading"): "for programs that are all threads",
-    ("clogs/client/inbox.py", "threading"): "for programs that are all threads",
+    ("clogs/client/sync_shipper.py", "threading"): "for programs that are all threads",
     ("clogs/client/log_handler.py", "threading"): "for programs that are all threads",
     ("clogs/client/process_hooks.py", "time"): "for programs that are all threads",
     ("clogs/client/sync_shipper.py", "concurrent"): "for programs that are all threads",
-    ("clogs/client/sync_shipper.py", "threading"): "for programs that are all threads",
     ("clogs/client/sync_shipper.py", "time"): "for programs that are all threads",
     ("clogs/tail/files.py", "concurrent"): _REAL,
-    ("disk/kv_folders.py", "asyncio.to_thread"): _REAL,
-    ("disk/kv_rocksdb.py", "asyncio.to_thread"): _REAL,
-    ("disk/kv_rocksdb.py", "threading"): _REAL,
+    ("disk/rocksdb.py", "asyncio.to_thread"): _REAL,
+    ("disk/rocksdb.py", "threading"): _REAL,
     ("disk/loop_thread.py", "concurrent"): "for programs that are all threads",
     ("disk/loop_thread.py", "threading"): "for programs that are all threads",
     ("disk/real_environment.py", "asyncio.to_thread"): _REAL,
     ("disk/real_environment.py", "random"): _REAL,
     ("disk/real_environment.py", "time"): _REAL,
-    ("disk/thread_files.py", "threading"): _REAL,
-    ("dlog/log/offload_store.py", "asyncio.to_thread"): "for a library that blocks",
-    ("loghub/client/log_handler.py", "threading"): "for programs that are all threads",
+    ("disk/real_environment.py", "threading"): _REAL,
+    ("dlog/log/offload.py", "asyncio.to_thread"): "for a library that blocks",
     ("loghub/client/sync_producer.py", "threading"): "for programs that are all threads",
-    ("loghub/consumer/sources/kafka.py", "concurrent"): "for a library that is all threads",
-    ("loghub/consumer/threads.py", "concurrent"): "for users' code that blocks",
-    ("loghub/consumer/threads.py", "threading"): "for users' code that blocks",
+    ("loghub/consumer/kafka_source.py", "concurrent"): "for a library that is all threads",
+    ("loghub/consumer/processor.py", "concurrent"): "for users' code that blocks",
+    ("loghub/consumer/processor.py", "threading"): "for users' code that blocks",
     ("logservice/client/sync_client.py", "concurrent"): "for programs that are all threads",
-    ("zeppelin/backup/backup_folder.py", "asyncio.to_thread"): "for a library that blocks",
+    ("zeppelin/backup_format.py", "asyncio.to_thread"): "for a library that blocks",
     ("net/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 
@@ -209,7 +206,7 @@ def test_futures_fail_in_one_way(trees: dict[str, ast.Module]) -> None:
         if isinstance(node, ast.Attribute) and node.attr == "set_exception"
     }
     # `fail` tells the loop that the error was seen; what threads wait for is no loop's.
-    assert found == {"base/futures.py", "loghub/consumer/threads.py"}
+    assert found == {"base/futures.py", "loghub/consumer/processor.py"}
 
 
 def test_what_is_simulated_takes_time_and_chance_from_its_environment(

@@ -8,13 +8,19 @@ on the loop. Files are named by path; a file is opened before it is written, rea
 Order: submissions that write run one after another, in the order submitted. A submission that only
 reads may overtake writes that have not been answered yet. The first operation that fails ends its
 submission: later ones in it do not run.
+
+`explained` turns an `OSError` into the error that tells the user of a data folder what to do.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
+
+from raftwood.base.errors import DiskFull, InvalidInput, RaftwoodError, StoreError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -99,7 +105,7 @@ class ListDirectory(msgspec.Struct, frozen=True):
     path: str
 
 
-class Space(msgspec.Struct, frozen=True):
+class DiskSpace(msgspec.Struct, frozen=True):
     """Answers the bytes of the disk that holds a directory, and how many are free."""
 
     path: str
@@ -133,11 +139,11 @@ Operation: TypeAlias = (
     | Unlink
     | MakeDirectory
     | ListDirectory
-    | Space
+    | DiskSpace
     | SyncDirectory
     | Lock
 )
-READING = (Read, Size, ListDirectory, Space)
+READING = (Read, Size, ListDirectory, DiskSpace)
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -171,3 +177,38 @@ async def perform(files: Files, *operations: Operation) -> list[Any]:
     if completion.error is not None:
         raise completion.error
     return completion.results
+
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_WRONG_PLACE: Final = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Around opening and inspecting the folder at a path."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(path, error) from error
+
+
+def _explain(path: str, error: OSError) -> RaftwoodError:
+    if error.errno in NO_ROOM:
+        return DiskFull(f"no room for the data folder {path} ({error}): free space on the disk")
+    if error.errno in _WRONG_PLACE:
+        return InvalidInput(
+            f"cannot use {path} as a data folder: {error}; give another path, or the right to "
+            "write there"
+        )
+    return StoreError(f"cannot use the data folder {path}: {error}; check the disk and the system")

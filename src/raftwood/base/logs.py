@@ -22,8 +22,7 @@ import msgspec
 import structlog
 
 from raftwood.base.environment import Clock
-from raftwood.base.sections import LoggingSettings
-from raftwood.base.settings import HIDDEN, Secret
+from raftwood.base.settings import HIDDEN, LoggingSettings, Secret
 from raftwood.base.text import escaped
 
 Logger = structlog.typing.FilteringBoundLogger

@@ -90,7 +90,7 @@ class Versioned(msgspec.Struct, frozen=True):
     """The lease that the key goes away with; 0 for none."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class KeyChange(msgspec.Struct, frozen=True):
     """The latest step of a key; `value` is None where the key was removed."""
 
     key: str
@@ -98,7 +98,7 @@ class Change(msgspec.Struct, frozen=True):
     version: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class KeyEntry(msgspec.Struct, frozen=True):
     """One key of a range."""
 
     key: str
@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, frozen=True):
 class KeyRange(msgspec.Struct, frozen=True):
     """Keys in order. Every change up to `version` is in it: a watch after that misses nothing."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyEntry, ...]
     version: int
     next_start: str | None = None
     """Where to read on, if the limit left something out."""
@@ -140,7 +140,7 @@ class RemoveKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 KeyOperation = SetKey | RemoveKey
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TransactionOutcome(msgspec.Struct, frozen=True):
     """Which branch of a transaction was taken, and the store's version after it."""
 
     held: bool
@@ -188,7 +188,7 @@ class MetaStore(Protocol):
         compares: Sequence[Compare],
         then: Sequence[KeyOperation],
         otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
+    ) -> TransactionOutcome:
         """Carry out `then` if all compares hold, else `otherwise`; all in one step, as one version.
 
         No branch names a key twice.
@@ -209,7 +209,7 @@ class MetaStore(Protocol):
         """End the lease and remove its keys; nothing where it has ended already."""
         ...
 
-    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         """Later changes of keys below the prefix: one tuple per version, versions going up.
 
         Several changes of one key may be told as its latest alone; the last one is always told,

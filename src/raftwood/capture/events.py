@@ -25,7 +25,7 @@ import msgspec
 
 from raftwood.base.errors import ProtocolError
 from raftwood.loghub.client.log_encoding import encode_record, encode_shared
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Write
+from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, EpochStart, KeyWrite
 
 TAG: Final = "capture"
 Cause = Literal["begin", "snapshot", "repair"]
@@ -99,7 +99,7 @@ def decode_stamp(tags: Mapping[str, str | bytes]) -> Stamp | None:
 
 
 def encode_write(
-    write: Write,
+    write: KeyWrite,
     at: Mapping[str, str],
     time_ns: int,
 ) -> bytes:
@@ -126,7 +126,7 @@ def encode_mark(mark: Mark, at: Mapping[str, str], time_ns: int) -> bytes:
 
 
 def changes_of(
-    record: Record, slots: range, *, time_ns: int, skipped: int = 0
+    record: BinlogRecord, slots: range, *, time_ns: int, skipped: int = 0
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """The changes of a record but for the first ones, encoded, each with its key; None: a flush."""
     shared = {"epoch": str(record.epoch), "sequence": str(record.sequence)}
@@ -144,7 +144,7 @@ def changes_of(
         skipped = place + 1
 
 
-def count_of(record: Record) -> int:
+def count_of(record: BinlogRecord) -> int:
     """How many changes it has."""
     return len(record.writes) + record.flushes
 
@@ -161,17 +161,17 @@ def _add(fields: dict[str, str | bytes], name: str, data: bytes) -> None:
 # Back from a stream.
 
 
-def write_of(contents: Mapping[str, str | bytes]) -> Write:
+def write_of(contents: Mapping[str, str | bytes]) -> KeyWrite:
     """Of a record with `op` set or delete."""
     key = _data(contents, "key")
     if key is None:
         raise ProtocolError("a captured change has no key")
     if contents["op"] == "delete":
-        return Write(key, None)
+        return KeyWrite(key, None)
     value = _data(contents, "value")
     if value is None:
         raise ProtocolError("a captured change has no value")
-    return Write(key, value, int(contents.get("expires_ms", 0)))
+    return KeyWrite(key, value, int(contents.get("expires_ms", 0)))
 
 
 def slots_of(contents: Mapping[str, str | bytes]) -> range:

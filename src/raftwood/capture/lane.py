@@ -9,19 +9,102 @@ read back.
 Where the shard was split or merged, the log of the next one knows nothing of such fences. So a
 process goes on there only once it has read the former shard to its end, which is final, and has
 found no larger tenure in it: whoever takes over from now on puts its fence into the next shard.
+
+`HubStream` is the logstore that changes are captured into: batches in by name, and read back.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
 
+from raftwood.base.compression import Codec, compress
 from raftwood.base.errors import Conflict, LogSealed, SequenceForgotten, Unavailable
 from raftwood.base.position import Position
 from raftwood.capture.events import Point, Stamp, decode_stamp, encode_mark, encode_stamp
-from raftwood.capture.hub_stream import HubStream, shard_at
-from raftwood.loghub.client.group_rows import rows_of
+from raftwood.loghub.batches import Batch, Format
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.pulled_batches import PulledBatch, batches_of, rows_of
 from raftwood.loghub.errors import ShardNotFound, ShardReadonly
+from raftwood.loghub.model import Shard, ShardStatus
+from raftwood.loghub.shards import contains, hash_key
+
+_WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
+_PULL_BYTES: Final = 4 << 20
+
+
+def place_of(table: str, incarnation: int, partition: int) -> str:
+    """Where a partition stands among the key ranges: in one shard, whatever becomes of it."""
+    return hash_key(f"{table}/{incarnation}/{partition}".encode())
+
+
+def shard_at(shards: list[Shard], place: str) -> Shard | None:
+    """Who takes what belongs to a place; None where nobody does for now."""
+    found = [
+        each
+        for each in shards
+        if each.status in _WRITABLE and contains(each.begin, each.end, place)
+    ]
+    return max(found, key=lambda each: each.id, default=None)
+
+
+class HubStream:
+    """One logstore."""
+
+    def __init__(self, client: AsyncLogHubClient, *, project: str, logstore: str) -> None:
+        self._client = client
+        self.project = project
+        self.logstore = logstore
+
+    async def shards(self) -> list[Shard]:
+        return await self._client.shards(self.project, self.logstore)
+
+    async def put(
+        self, body: bytes, count: int, *, shard: int, producer: str, sequence: int
+    ) -> Position:
+        batch = Batch(
+            body=compress(body, Codec.LZ4),
+            format=Format.LOG_GROUP,
+            codec=Codec.LZ4,
+            raw_bytes=len(body),
+            records=count,
+        )
+        return await self._client.put(
+            self.project, self.logstore, batch, shard=shard, producer=producer, sequence=sequence
+        )
+
+    async def first(self, shard: int) -> Position:
+        return await self._client.cursor(self.project, self.logstore, shard=shard, at="begin")
+
+    async def end(self, shard: int) -> Position:
+        return await self._client.cursor(self.project, self.logstore, shard=shard, at="end")
+
+    async def batches(
+        self, shard: int, *, start: Position, through: Position
+    ) -> AsyncIterator[PulledBatch]:
+        """From a position on to what is the end now, and through another one at least; what was
+        freed meanwhile is left out.
+        """
+        end = max(await self.end(shard), through + 1)
+        while start < end:
+            pulled = await self._client.pull(
+                self.project, self.logstore, shard=shard, position=start, bytes_max=_PULL_BYTES
+            )
+            for batch in batches_of(shard, pulled):
+                yield batch
+            if pulled.is_ended or (pulled.next == start and start > through):
+                return
+            start = pulled.next
+
+    async def batch_at(self, shard: int, position: Position) -> PulledBatch | None:
+        """The one that stands there; None where it was freed."""
+        pulled = await self._client.pull(
+            self.project, self.logstore, shard=shard, position=position, batches_max=1
+        )
+        found = batches_of(shard, pulled)
+        return found[0] if found and found[0].position == position else None
+
 
 CHUNK_BITS: Final = 32
 _REFUSED: Final = (ShardReadonly, LogSealed, ShardNotFound)
@@ -29,13 +112,13 @@ _PAUSE_S: Final = 0.05
 _HEIR_S_MAX: Final = 30.0
 
 
-class TakenOver(Conflict):
+class LaneTakenOver(Conflict):
     """Another process captures under the same name."""
 
     code = "capture_taken_over"
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class LaneOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Who captures what."""
 
     name: str
@@ -54,10 +137,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Lane:
+class CaptureLane:
     """Of one partition; one put at a time."""
 
-    def __init__(self, stream: HubStream, owner: Owner, partition: int, *, place: str) -> None:
+    def __init__(self, stream: HubStream, owner: LaneOwner, partition: int, *, place: str) -> None:
         self._stream = stream
         self._owner = owner
         self.partition = partition
@@ -75,8 +158,8 @@ class Lane:
         await self._put(body, 1, self._stamp(0, process=self._owner.process))
 
     async def join(self, tenure: int, *, time_ns: int) -> None:
-        """As `begin`, where the tenure has begun in other lanes; `TakenOver` where another process
-        has done so, with the same one or a larger.
+        """As `begin`, where the tenure has begun in other lanes; `LaneTakenOver` where another
+        process has done so, with the same one or a larger.
         """
         try:
             await self.begin(tenure, time_ns=time_ns)
@@ -89,7 +172,7 @@ class Lane:
             raise self._taken_over()
 
     async def put(self, body: bytes, count: int, point: Point) -> None:
-        """Store changes; `TakenOver` where another process does so from now on.
+        """Store changes; `LaneTakenOver` where another process does so from now on.
 
         After another error the same has to be given again, before anything else.
         """
@@ -160,8 +243,8 @@ class Lane:
                 )
             await asyncio.sleep(_PAUSE_S)
 
-    def _taken_over(self) -> TakenOver:
-        return TakenOver(
+    def _taken_over(self) -> LaneTakenOver:
+        return LaneTakenOver(
             f"another process captures {self._owner.table} as {self._owner.name!r} now: give each "
             "capture a name of its own, or let one run"
         )

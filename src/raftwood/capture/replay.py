@@ -1,26 +1,71 @@
-"""`Replay`: applies a stream of changes to a table, shard by shard, as a lease consumer does.
+"""`TableReplay`: applies a stream of changes to a table, shard by shard, as a lease consumer does.
 
 Whoever gets a shard first puts a fence into all partitions of the table (`FENCE`): what an earlier
 owner sends from now on, however late, is refused there. It goes on at the checkpoint, and applies
 what follows in order, some of it for the second time: writes are absolute, so that the table has in
-the end what the stream says, and nobody else writes an older value behind a newer one.
+the end what the stream says, and nobody else writes an older value behind a newer one. Of the
+writes between two flushes the last one of each key counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
+
+import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.logs import get_logger
-from raftwood.capture.events import decode_stamp
-from raftwood.capture.replay_rules import WRITES_MAX, Apply, steps_of
-from raftwood.loghub.client.group_rows import Contents
-from raftwood.loghub.client.pulled_batches import LogRecord
+from raftwood.capture.events import decode_stamp, slots_of, write_of
+from raftwood.loghub.client.pulled_batches import Contents, LogRecord
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.zeppelin.client import AsyncKv
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.records import KeyWrite
 from raftwood.zeppelin.slots import slot_of
+
+WRITES_MAX: Final = 2_000
+WRITES_BYTES_MAX: Final = 1 << 20
+"""Of one step, plus one."""
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """Give keys what they have from now on."""
+
+    writes: tuple[KeyWrite, ...]
+
+
+class Clear(msgspec.Struct, frozen=True):
+    """Delete all keys in these slots."""
+
+    slots: range
+
+
+Step = Apply | Clear
+
+
+def steps_of(contents: Iterable[Mapping[str, str | bytes]]) -> Iterator[Step]:
+    """What some records of a shard come to."""
+    pending: dict[bytes, KeyWrite] = {}
+    size = 0
+    for each in contents:
+        match each.get("op"):
+            case "set" | "delete":
+                write = write_of(each)
+                pending[write.key] = write
+                size += len(write.key) + len(write.data or b"")
+            case "flush":
+                if pending:
+                    yield Apply(tuple(pending.values()))
+                    pending, size = {}, 0
+                yield Clear(slots_of(each))
+            case _:
+                continue
+        if len(pending) >= WRITES_MAX or size >= WRITES_BYTES_MAX:
+            yield Apply(tuple(pending.values()))
+            pending, size = {}, 0
+    if pending:
+        yield Apply(tuple(pending.values()))
+
 
 TENURE_SHIFT: Final = 40
 DRAWN_SHIFT: Final = 24
@@ -28,7 +73,7 @@ DRAWN_SHIFT: Final = 24
 _log = get_logger("replay")
 
 
-class Replay(AsyncProcessor):
+class TableReplay(AsyncProcessor):
     """Of one shard."""
 
     def __init__(self, environment: Environment, kv: AsyncKv, *, group: str) -> None:
@@ -69,7 +114,7 @@ class Replay(AsyncProcessor):
             self._number += 1
         return self._number
 
-    async def _apply(self, writes: Sequence[Write]) -> None:
+    async def _apply(self, writes: Sequence[KeyWrite]) -> None:
         await self._kv.apply(self._producer, await self._next(), writes)
 
     async def _clear(self, slots: range) -> None:
@@ -78,10 +123,10 @@ class Replay(AsyncProcessor):
             return
         # Some partitions have other slots as well: their keys are looked at one by one.
         _log.info("keys of a flush are deleted one by one", first=slots[0], last=slots[-1])
-        found: list[Write] = []
+        found: list[KeyWrite] = []
         async for key in self._kv.scan():
             if slot_of(key) in slots:
-                found.append(Write(key, None))
+                found.append(KeyWrite(key, None))
             if len(found) >= WRITES_MAX:
                 await self._apply(found)
                 found = []

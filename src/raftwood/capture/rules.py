@@ -1,9 +1,9 @@
 """What is captured of one partition, and what is done where its binlog has another past. No I/O.
 
     read behind the point ──unknown──▶ where do we part ──▶ values of the keys that were cut ──┐
-      ▲          │                            │ not known                                      │
-      │          └───────purged───────▶ snapshot ──────────────────────────────────────────────┤
-      └────────────────────────────────────────────────────────────────────────────────────────┘
+       ▲          │                            │ not known                                      │
+       │          └───────purged───────▶ snapshot ──────────────────────────────────────────────┤
+       └────────────────────────────────────────────────────────────────────────────────────────┘
 
 Records become chunks, which are stored in their order, each with the point that holds from then on:
 so a process that comes later goes on with the point of the last chunk that is stored. Where a
@@ -16,6 +16,7 @@ The caller does what `step` says and tells what came of it (`read`, `parted`, `v
 stores the chunks that it is given, in order, before it asks for another step than a read.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
@@ -32,11 +33,84 @@ from raftwood.capture.events import (
     encode_mark,
     encode_write,
 )
-from raftwood.capture.lineage import slots_at
-from raftwood.capture.recent import Recent
 from raftwood.zeppelin.client.binlogs import BinlogWant, KeysNow, PartitionSlots
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Write, decode_record
+from raftwood.zeppelin.records import (
+    BinlogPosition,
+    BinlogRecord,
+    EpochStart,
+    KeyWrite,
+    decode_record,
+)
 from raftwood.zeppelin.replication.epochs import epoch_at, epochs_up_to
+
+
+def root_of(partitions: Sequence[PartitionSlots], number: int) -> int:
+    """The partition that was there from the beginning, of which this one is a part."""
+    while (parent := partitions[number].parent) is not None:
+        number = parent
+    return number
+
+
+def slots_at(partitions: Sequence[PartitionSlots], number: int, sequence: int) -> range:
+    """The slots of a partition when it wrote a record: those of its later parts are among them."""
+    own = partitions[number]
+    stop = own.stop
+    for each in partitions:
+        if each.parent == number and each.split_at.sequence >= sequence:
+            stop = max(stop, slots_at(partitions, each.number, each.split_at.sequence + 1).stop)
+    return range(own.first, stop)
+
+
+_KEY_BYTES = 100
+"""About what a key takes besides its bytes."""
+
+
+class RecentKeys:
+    """Of one partition, within a bound on memory."""
+
+    def __init__(self, *, bytes_max: int, floor: int = 0) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._keys: deque[tuple[int, bytes | None]] = deque()
+        """By their records' sequences; None: a flush."""
+        self.floor = floor
+        """The keys of all captured records behind this one are known."""
+
+    def add(self, sequence: int, key: bytes | None) -> None:
+        self._keys.append((sequence, key))
+        self._bytes += _size(key)
+        while self._bytes > self._bytes_max:
+            self.floor, forgotten = self._keys.popleft()
+            self._bytes -= _size(forgotten)
+
+    def behind(self, sequence: int) -> list[bytes] | None:
+        """The keys that records behind one touched; None where they are not known, or too many."""
+        if sequence < self.floor:
+            return None
+        found: dict[bytes, None] = {}
+        for place, key in reversed(self._keys):
+            if place <= sequence:
+                break
+            if key is None:
+                return None
+            found[key] = None
+        return list(found)
+
+    def cut(self, sequence: int) -> None:
+        """Records behind one did not happen."""
+        while self._keys and self._keys[-1][0] > sequence:
+            self._bytes -= _size(self._keys.pop()[1])
+
+    def begin(self, sequence: int) -> None:
+        """Nothing before a sequence is known any more."""
+        self._keys.clear()
+        self._bytes = 0
+        self.floor = sequence
+
+
+def _size(key: bytes | None) -> int:
+    return _KEY_BYTES + len(key or b"")
+
 
 CHUNK_BYTES: Final = 512 << 10
 """A chunk has so much, plus one change."""
@@ -53,7 +127,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """Once they are stored."""
 
 
-class Step(Enum):
+class CaptureStep(Enum):
     """What is to be done next."""
 
     WAIT = 0
@@ -98,13 +172,15 @@ class _Body:
 class PartitionRules:
     """One partition of one table."""
 
-    def __init__(self, partition: int, family: Sequence[PartitionSlots], *, recent: Recent) -> None:
+    def __init__(
+        self, partition: int, family: Sequence[PartitionSlots], *, recent: RecentKeys
+    ) -> None:
         self.partition = partition
         self.family = family
         """All partitions of the table; no record is read that is of a later one."""
         self.point: Point | None = None
         """Of all that was made chunks of; None: nothing was captured yet."""
-        self.step = Step.WAIT
+        self.step = CaptureStep.WAIT
         self.cut_keys: Sequence[bytes] = ()
         self.reached = 0
         """All records up to it are done, as was heard last."""
@@ -119,20 +195,20 @@ class PartitionRules:
         """Go on behind a point; None: there is none yet."""
         self.point = point
         self.since = 0 if point is None else point.sequence
-        self.step = Step.READ
+        self.step = CaptureStep.READ
         if point is not None and point.is_snapshot:
-            self.step = Step.SNAPSHOT
+            self.step = CaptureStep.SNAPSHOT
 
     def follow(self, parent: "PartitionRules", captured: Point, *, time_ns: int) -> list[Chunk]:
         """The partition that this one was split off is captured up to a point; what is to be stored
         first, once that is far enough.
         """
         split_at = self.family[self.partition].split_at
-        if self.step is not Step.WAIT or captured.is_snapshot:
+        if self.step is not CaptureStep.WAIT or captured.is_snapshot:
             return []
         if parent.since > split_at.sequence:
             # It was told as a whole behind the split, and so without what this one has.
-            self.step = Step.SNAPSHOT
+            self.step = CaptureStep.SNAPSHOT
             return []
         if captured.sequence - bool(captured.index) < split_at.sequence:
             return []
@@ -173,7 +249,7 @@ class PartitionRules:
         body.seal(self.point)
         return body.chunks
 
-    def _take(self, record: Record, body: _Body, time_ns: int) -> None:
+    def _take(self, record: BinlogRecord, body: _Body, time_ns: int) -> None:
         point = self.point
         assert point is not None
         skipped = point.index
@@ -201,11 +277,11 @@ class PartitionRules:
         """The binlog does not contain the position."""
         assert self.point is not None
         # Values of a past that is gone are among what was stored: who knows of which keys.
-        self.step = Step.SNAPSHOT if self.point.repairing is not None else Step.PART
+        self.step = CaptureStep.SNAPSHOT if self.point.repairing is not None else CaptureStep.PART
 
     def purged(self) -> None:
         """The wanted record is gone."""
-        self.step = Step.SNAPSHOT
+        self.step = CaptureStep.SNAPSHOT
 
     # After a cut.
 
@@ -219,9 +295,9 @@ class PartitionRules:
         """The binlog is the same up to a sequence; None: that is not known."""
         keys = None if common is None else self._recent.behind(common)
         if common is None or keys is None:
-            self.step = Step.SNAPSHOT
+            self.step = CaptureStep.SNAPSHOT
         else:
-            self.step, self._cut_at, self.cut_keys = Step.VALUES, common, keys
+            self.step, self._cut_at, self.cut_keys = CaptureStep.VALUES, common, keys
 
     @property
     def cut_at(self) -> BinlogPosition:
@@ -249,18 +325,18 @@ class PartitionRules:
         body.seal(after)
         self._recent.cut(cut)
         self.since = min(self.since, cut)
-        self.point, self.step, self.cut_keys = after, Step.READ, ()
+        self.point, self.step, self.cut_keys = after, CaptureStep.READ, ()
         return body.chunks
 
     def again(self) -> None:
         """What was to be done about a cut failed half-way: ask anew where that is."""
-        if self.step is Step.VALUES:
-            self.step = Step.PART
+        if self.step is CaptureStep.VALUES:
+            self.step = CaptureStep.PART
 
     def still(self, *, time_ns: int) -> list[Chunk]:
         """The point again, so that it stands near the end of the stream."""
         body = _Body()
-        if self.point is not None and self.step is Step.READ:
+        if self.point is not None and self.step is CaptureStep.READ:
             at = {"epoch": str(self.point.epoch), "sequence": str(self.point.sequence)}
             body.add(encode_mark("still", at, time_ns))
             body.seal(self.point)
@@ -278,7 +354,7 @@ class PartitionRules:
         return body.chunks
 
     def snapshot_page(
-        self, writes: Iterable[Write], position: BinlogPosition, *, time_ns: int
+        self, writes: Iterable[KeyWrite], position: BinlogPosition, *, time_ns: int
     ) -> list[Chunk]:
         assert self.point is not None
         body = _Body()
@@ -292,7 +368,7 @@ class PartitionRules:
         epoch, sequence = position.epoch, position.sequence
         epochs = (EpochStart(epoch, sequence),) if sequence else ()
         self.point = Point(epoch=epoch, sequence=sequence, epochs=epochs)
-        self.step, self.since = Step.READ, sequence
+        self.step, self.since = CaptureStep.READ, sequence
         self._recent.begin(sequence)
         body = _Body()
         at = {"epoch": str(epoch), "sequence": str(sequence)}
@@ -302,7 +378,7 @@ class PartitionRules:
 
     def _put_writes(
         self,
-        writes: Iterable[Write],
+        writes: Iterable[KeyWrite],
         cause: Cause,
         at: dict[str, str],
         body: _Body,
@@ -321,7 +397,7 @@ def _because(cause: Cause) -> dict[str, str]:
     return {"cause": cause}
 
 
-def _behind(point: Point, record: Record) -> Point:
+def _behind(point: Point, record: BinlogRecord) -> Point:
     """The point once all of a record was captured."""
     epochs = point.epochs
     if not epochs or epochs[-1].epoch != record.epoch:

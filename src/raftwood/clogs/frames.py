@@ -42,10 +42,10 @@ from typing import Final
 import msgspec
 import xxhash
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import ProtocolError, UnsupportedVersion
 from raftwood.base.files import Buffer
-from raftwood.clogs.model import FILE_NAME_BYTES_MAX
+from raftwood.clogs.configuration import FILE_NAME_BYTES_MAX
 
 VERSION: Final = 1
 _MAGIC: Final = b"CL"
@@ -80,7 +80,7 @@ class MessageType(IntEnum):
     """Where does this file go? Answered by an ack without a sequence."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClogsMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One frame."""
 
     type: MessageType
@@ -101,7 +101,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: Buffer = b""
 
 
-def encode_message(message: Message) -> list[Buffer]:
+def encode_message(message: ClogsMessage) -> list[Buffer]:
     """In pieces, so that a large body is not copied."""
     name, place = message.name.encode(), message.place.encode()
     head = _HEAD.pack(
@@ -133,7 +133,7 @@ def joined(pieces: Sequence[Buffer]) -> bytes:
     return b"".join(pieces)
 
 
-def decode_message(data: Buffer) -> Message:
+def decode_message(data: Buffer) -> ClogsMessage:
     """`ProtocolError` for what is none; the body is a view of what was given."""
     view = memoryview(data)
     if len(view) < FRAME_OVERHEAD_BYTES or bytes(view[:2]) != _MAGIC:
@@ -168,7 +168,7 @@ def decode_message(data: Buffer) -> Message:
         raise ProtocolError("a frame of clogs was damaged on its way: its checksum is wrong")
     body_at = HEAD_BYTES + name_bytes + place_bytes
     try:
-        return Message(
+        return ClogsMessage(
             type=MessageType(kind),
             system=system,
             name=str(view[HEAD_BYTES : HEAD_BYTES + name_bytes], "utf-8"),
@@ -185,3 +185,37 @@ def decode_message(data: Buffer) -> Message:
         )
     except ValueError as error:
         raise ProtocolError(f"a frame of clogs cannot be read: {error}") from error
+
+
+class LineBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Lines of one file, masked, encoded and compressed: nothing of it changes any more."""
+
+    name: str
+    """The file's."""
+    producer: bytes
+    """16 bytes: of one file in one life of a shipper."""
+    sequence: int
+    """From 1 on, without a gap, per producer."""
+    count: int
+    raw_bytes: int
+    codec: Codec
+    body: Buffer
+    is_resumed: bool = False
+    """An earlier life of the shipper made it, and may have sent it."""
+
+    def message(self, *, system: int, place: str, follows: bool = False) -> ClogsMessage:
+        return ClogsMessage(
+            type=MessageType.DATA,
+            system=system,
+            name=self.name,
+            producer=self.producer,
+            sequence=self.sequence,
+            count=self.count,
+            raw_bytes=self.raw_bytes,
+            codec=self.codec,
+            format=LOG_GROUP,
+            is_resumed=self.is_resumed and not place,
+            follows=follows,
+            place=place,
+            body=self.body,
+        )

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from raftwood.clogs.frames import Message
-from raftwood.clogs.model import VersionedConfiguration
+from raftwood.clogs.configuration import VersionedConfiguration
+from raftwood.clogs.frames import ClogsMessage
 
 
 class Sink(Protocol):
@@ -14,7 +14,7 @@ class Sink(Protocol):
         """The place where a file's batches go now. `key` is the access key that asks."""
         ...
 
-    async def store(self, key: str, message: Message) -> str:
+    async def store(self, key: str, message: ClogsMessage) -> str:
         """Durable when it returns, and there once by producer and sequence; the place for the
         file's next batch.
 

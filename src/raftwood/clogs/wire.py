@@ -1,11 +1,18 @@
-"""What a shipper calls at a receiver. Calls carry frames (see `frames`); the handshake has proved
-which access key calls.
+"""How frames travel: RPC methods of a receiver, and UDP datagrams.
+
+The handshake of a connection has proved which access key calls. A datagram is one frame with an
+HMAC behind it, which only those who know the secret can make.
 """
 
+import hashlib
+import hmac
 from typing import Final
 
 import msgspec
 
+from raftwood.base.errors import TooLarge, Unauthenticated
+from raftwood.base.files import Buffer
+from raftwood.clogs.frames import ClogsMessage, decode_message, encode_message, joined
 from raftwood.net import Method, TypedMethod
 
 CLUSTER: Final = "clogs"
@@ -50,3 +57,30 @@ CONFIGURATION: Final = TypedMethod(
     response=ConfigurationAnswer,
     roles=_ROLES,
 )
+
+
+MAC_BYTES: Final = 16
+DATAGRAM_BYTES_MAX: Final = 65_507
+"""What UDP over IPv4 carries."""
+
+
+def encode_datagram(message: ClogsMessage, secret: bytes) -> bytes:
+    frame = joined(encode_message(message))
+    if len(frame) + MAC_BYTES > DATAGRAM_BYTES_MAX:
+        raise TooLarge(
+            f"a datagram of {len(frame) + MAC_BYTES} bytes: up to {DATAGRAM_BYTES_MAX} can be sent,"
+            " make smaller batches"
+        )
+    return frame + _code(frame, secret)
+
+
+def decode_datagram(data: bytes, secret: bytes) -> ClogsMessage:
+    """`Unauthenticated` where the code is wrong: nothing of the frame was looked at."""
+    frame = memoryview(data)[:-MAC_BYTES]
+    if not hmac.compare_digest(data[-MAC_BYTES:], _code(frame, secret)):
+        raise Unauthenticated("a datagram has a wrong code: give both sides the same secret")
+    return decode_message(frame)
+
+
+def _code(frame: Buffer, secret: bytes) -> bytes:
+    return hmac.digest(secret, frame, hashlib.sha256)[:MAC_BYTES]

@@ -15,9 +15,7 @@ import msgspec
 from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
-from raftwood.base.files import Files, perform
-from raftwood.disk.explaining import explained
-from raftwood.disk.folder import IN_USE, DataFolder, Identity, is_log_name, log_number
+from raftwood.base.files import Files, explained, perform
 from raftwood.disk.segment_log.format import (
     KIND_DROP,
     KIND_HEAD,
@@ -29,9 +27,9 @@ from raftwood.disk.segment_log.horizon import NAME as HORIZON
 from raftwood.disk.segment_log.horizon import has_lost_slot
 from raftwood.disk.segment_log.index import GroupIndex
 from raftwood.disk.segment_log.recovery import Damage, Inspection, inspect
-from raftwood.disk.segment_log.replay import Replay
-from raftwood.disk.segment_log.scan import ScannedRecord
+from raftwood.disk.segment_log.scan import IndexBuilder, ScannedRecord
 from raftwood.disk.segment_log.segments import segment_number
+from raftwood.disk.store import IN_USE, DataFolder, FolderIdentity, is_log_name, log_number
 
 KIND_NAMES = {
     KIND_RUN: "run",
@@ -61,7 +59,7 @@ class FolderContent(msgspec.Struct, frozen=True):
     """What a role's check starts from."""
 
     path: str
-    identity: Identity | None
+    identity: FolderIdentity | None
     """None where it cannot be read."""
     log_path: str
     names: list[str]
@@ -99,7 +97,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     """The state of a data folder."""
 
     path: str
-    identity: Identity | None
+    identity: FolderIdentity | None
     segments: int
     log_bytes: int
     flushes: int
@@ -124,7 +122,7 @@ async def plain_store(_: Environment, content: FolderContent) -> Findings:
     return Findings(role=name_of(content.identity), remedy=REMEDY, names=tuple(content.names))
 
 
-def name_of(identity: Identity | None) -> str:
+def name_of(identity: FolderIdentity | None) -> str:
     if identity is None:
         return "a store that cannot tell its name"
     return f"store {identity.store} of cluster {identity.cluster}"
@@ -169,7 +167,7 @@ async def _check(
     damages: list[Damage],
     role_of: RoleOf,
 ) -> StoreReport:
-    replay = Replay()
+    replay = IndexBuilder()
     records = 0
 
     def take(record: ScannedRecord) -> None:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, Unavailable
-from raftwood.disk.real_environment import real_environment
-from raftwood.disk.thread_files import ThreadFiles
+from raftwood.disk.real_environment import ThreadFiles, real_environment
 
 Result = TypeVar("Result")
 

@@ -1,13 +1,328 @@
-"""`Store`: a data folder with its log open, the unit that one process runs on."""
+"""`Store`: a locked data folder with its log open, the unit that one process runs on.
+
+    LOCK          held while a process uses the folder
+    IDENTITY      one line: format and version, cluster, store, incarnation, checksum
+    log/          the segment log
+    log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator
+    log-2/IN-USE  says so too: IDENTITY may be an older copy that does not know
+
+The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
+somebody else, and can't vote again under an identity that has forgotten its votes. For the same
+reason a folder that once held a log and has none now is damaged, not new.
+"""
 
 import asyncio
+import posixpath
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
 
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from raftwood.base import files as seam
 from raftwood.base.environment import Environment
-from raftwood.base.errors import StoreDamaged
-from raftwood.disk.explaining import explained
-from raftwood.disk.folder import DataFolder, Identity
+from raftwood.base.errors import (
+    InvalidInput,
+    NotFound,
+    StoreDamaged,
+    StoreLocked,
+    UnsupportedVersion,
+)
+from raftwood.base.files import Buffer, Files, explained, perform
+from raftwood.base.names import checked_name
 from raftwood.disk.segment_log import LogSettings, SegmentLog
+
+FORMAT: Final = "raftwood-store"
+VERSION: Final = 1
+_IDENTITY_BYTES_MAX: Final = 4096
+_FIRST_LOG: Final = "log"
+_LOG_NAME: Final = re.compile(r"log(-[1-9][0-9]{0,8})?")
+IN_USE: Final = "IN-USE"
+"""A file in each log but the first, made before the log is used."""
+LOGS_ASIDE_MAX: Final = 2
+"""Damaged logs that are kept; with more, somebody has to look at the disk first."""
+
+
+class FolderIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which store of which cluster a folder belongs to."""
+
+    cluster: str
+    store: int
+    incarnation: str
+    initialised: bool = False
+    """A log was made in it: from then on, a folder without one is damaged."""
+    log: str = _FIRST_LOG
+    """The folder of the log; another one once a damaged log was set aside."""
+
+
+class _Stamp(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    identity: msgspec.Raw
+    checksum: str
+
+
+def encode_identity(identity: FolderIdentity) -> bytes:
+    fields = msgspec.structs.asdict(identity)
+    if identity.log == _FIRST_LOG:
+        del fields["log"]  # release 0.1.0 reads no other field than its own
+    body = msgspec.json.encode(fields)
+    stamp = _Stamp(FORMAT, VERSION, msgspec.Raw(body), xxh3_64_hexdigest(body))
+    return msgspec.json.encode(stamp) + b"\n"
+
+
+def decode_identity(data: Buffer, *, path: str) -> FolderIdentity:
+    """The identity in a stamp; `path` is for the error's text."""
+    try:
+        stamp = msgspec.json.decode(data, type=_Stamp)
+        if stamp.format != FORMAT:
+            raise StoreDamaged(f"{path} is not the stamp of a Raftwood store: {_REMEDY}")
+        if stamp.version > VERSION:
+            raise UnsupportedVersion(
+                f"{path}: the folder has version {stamp.version}, this Raftwood reads up to "
+                f"{VERSION}: use the version that wrote it, or a newer one"
+            )
+        if stamp.version < 1 or stamp.checksum != xxh3_64_hexdigest(bytes(stamp.identity)):
+            raise StoreDamaged(f"{path} does not match its checksum: {_REMEDY}")
+        identity = msgspec.json.decode(stamp.identity, type=FolderIdentity)
+        if _LOG_NAME.fullmatch(identity.log) is None:
+            raise StoreDamaged(f"{path} names no folder of a log: {_REMEDY}")
+        return identity
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"{path} cannot be read ({error}): {_REMEDY}") from None
+
+
+_REMEDY: Final = "restore the file from a backup"
+"""Who owns the folder adds what else can be done."""
+
+
+class DataFolder:
+    """An open, locked data folder; use `open`, and `close` when done."""
+
+    def __init__(self, files: Files, path: str, identity: FolderIdentity) -> None:
+        self._files = files
+        self.path = path
+        self.identity = identity
+        self.has_older_identity = False
+        """Whether the file is a copy from before the log in use was made."""
+
+    @property
+    def log_path(self) -> str:
+        return f"{self.path}/{self.identity.log}"
+
+    @classmethod
+    async def open(
+        cls, environment: Environment, path: str, *, cluster: str, store: int
+    ) -> "DataFolder":
+        """Open the store's folder, making it where there is none.
+
+        `StoreLocked` where another process uses it, `InvalidInput` where it belongs to another
+        store, `StoreDamaged` or `UnsupportedVersion` where it can't be used. Whether its log is
+        there is asked by `check_log`.
+        """
+        checked_name("cluster", cluster)
+        files = environment.files
+        path = path.rstrip("/") or "/"
+        with explained(path):
+            await _make(files, path)
+            await _lock(files, path)
+            try:
+                identity = await _load(files, path)
+                if identity is None:
+                    incarnation = environment.random.randbytes(8).hex()
+                    identity = FolderIdentity(cluster, store, incarnation)
+                    await _save(files, path, identity)
+                if (identity.cluster, identity.store) != (cluster, store):
+                    raise InvalidInput(
+                        f"{path} belongs to store {identity.store} of cluster "
+                        f"{identity.cluster!r}, not to store {store} of {cluster!r}: correct the "
+                        "configuration, or give another data folder"
+                    )
+                folder = cls(files, path, identity)
+                await folder._use_newest_log()
+            except BaseException:
+                await perform(files, seam.Close(f"{path}/LOCK"))
+                raise
+        return folder
+
+    @classmethod
+    async def open_existing(cls, environment: Environment, path: str) -> "DataFolder":
+        """Open whatever store is in a folder, for tools; `NotFound` where there is none."""
+        files = environment.files
+        with explained(path):
+            (names,) = await perform(files, seam.ListDirectory(path))
+            if names is None or "IDENTITY" not in names:
+                raise NotFound(
+                    f"there is no Raftwood store in {path}: give the path of a data folder"
+                )
+            await _lock(files, path)
+            try:
+                identity = await _load(files, path)
+                assert identity is not None
+                folder = cls(files, path, identity)
+                folder.identity = await folder._with_newest_log()
+                folder.has_older_identity = folder.identity != identity
+                await folder.check_log()
+            except BaseException:
+                await perform(files, seam.Close(f"{path}/LOCK"))
+                raise
+        return folder
+
+    async def check_log(self) -> None:
+        """`StoreDamaged` where the folder had a log and has none now."""
+        if self.identity.initialised and not await _has_log(self._files, self.log_path):
+            raise StoreDamaged(f"{self.path} has lost its log: {self.log_path} has no segment")
+
+    async def logs_aside(self) -> list[str]:
+        """The folders of damaged logs that were set aside and are still there, oldest first."""
+        current = log_number(self.identity.log)
+        if current == 1:
+            return []
+        (names,) = await perform(self._files, seam.ListDirectory(self.path))
+        logs = sorted((log_number(name), name) for name in names if _LOG_NAME.fullmatch(name))
+        return [f"{self.path}/{name}" for number, name in logs if number < current]
+
+    def next_log_path(self) -> str:
+        """Where a log is built that is to take the place of the one in use."""
+        return self._log_at(log_number(self.identity.log) + 1)
+
+    def _log_at(self, number: int) -> str:
+        return f"{self.path}/{_FIRST_LOG}" + (f"-{number}" if number > 1 else "")
+
+    async def use_next_log(self) -> None:
+        """Let the log at `next_log_path` take the place of the one in use, which stays as it is.
+
+        One file is replaced, so that a crash leaves the old log in use or the new one.
+        """
+        name = posixpath.basename(self.next_log_path())
+        identity = msgspec.structs.replace(self.identity, log=name, initialised=True)
+        await _save(self._files, self.path, identity)
+        self.identity = identity
+        await self._note_in_use()
+
+    async def _use_newest_log(self) -> None:
+        """Take up the log that was used last, whichever one IDENTITY names.
+
+        An IDENTITY that was restored from a backup may name a log that was set aside since. The
+        store would set that aside once more, and build a new log in the place of the good one.
+        """
+        identity = await self._with_newest_log()
+        if identity != self.identity:
+            await _save(self._files, self.path, identity)
+            self.identity = identity
+        await self._note_in_use()
+
+    async def _with_newest_log(self) -> FolderIdentity:
+        (names,) = await perform(self._files, seam.ListDirectory(self.path))
+        newest = log_number(self.identity.log)
+        for number in sorted(log_number(name) for name in names if is_log_name(name)):
+            (size,) = await perform(self._files, seam.Size(f"{self._log_at(number)}/{IN_USE}"))
+            if number > newest and size is not None:
+                newest = number
+        if newest == log_number(self.identity.log):
+            return self.identity
+        name = posixpath.basename(self._log_at(newest))
+        return msgspec.structs.replace(self.identity, log=name, initialised=True)
+
+    async def _note_in_use(self) -> None:
+        """A crash may have come between IDENTITY and the note: it is made before each use."""
+        if self.identity.log == _FIRST_LOG:
+            return
+        path = f"{self.log_path}/{IN_USE}"
+        (size,) = await perform(self._files, seam.Size(path))
+        (names,) = await perform(self._files, seam.ListDirectory(self.log_path))
+        if size is None and names is not None:
+            await perform(
+                self._files,
+                seam.Open(path, create=True),
+                seam.DataSync(path),
+                seam.Close(path),
+                seam.SyncDirectory(self.log_path),
+            )
+
+    async def mark_initialised(self) -> None:
+        """Note that the folder's log exists and has to be there from now on."""
+        if not self.identity.initialised:
+            identity = msgspec.structs.replace(self.identity, initialised=True)
+            await _save(self._files, self.path, identity)
+            self.identity = identity
+
+    async def close(self) -> None:
+        """Give the lock back."""
+        await perform(self._files, seam.Close(f"{self.path}/LOCK"))
+
+
+async def _make(files: Files, path: str) -> None:
+    """Make the folder and its parents, durably; the stamp in it tells that this was done."""
+    (names,) = await perform(files, seam.ListDirectory(path))
+    if names is not None and "IDENTITY" in names:
+        return
+    parent = posixpath.dirname(path) or "."
+    await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
+    # Which of them were there before is not asked: a process that was killed may have made them.
+    with suppress(PermissionError):  # one that may not be read is not one that we made
+        while parent not in (".", "/"):
+            parent = posixpath.dirname(parent) or "."
+            await perform(files, seam.SyncDirectory(parent))
+
+
+async def _lock(files: Files, path: str) -> None:
+    lock = f"{path}/LOCK"
+    try:
+        *_, locked = await perform(files, seam.Open(lock, create=True), seam.Lock(lock))
+        if not locked:
+            raise StoreLocked(
+                f"{path} is in use by another process: stop that one, or give another data folder"
+            )
+    except BaseException:
+        await perform(files, seam.Close(lock))
+        raise
+
+
+async def _load(files: Files, path: str) -> FolderIdentity | None:
+    """The identity on disk, or None for a folder that is new."""
+    stamp = f"{path}/IDENTITY"
+    (size,) = await perform(files, seam.Size(stamp))
+    if size is None:
+        (names,) = await perform(files, seam.ListDirectory(path))
+        for name in names or ():
+            if _LOG_NAME.fullmatch(name) and await _has_log(files, f"{path}/{name}"):
+                raise StoreDamaged(f"{path} holds a log but no IDENTITY: {_REMEDY}")
+        return None
+    (data,) = await perform(files, seam.Read(stamp, 0, min(size, _IDENTITY_BYTES_MAX)))
+    return decode_identity(data, path=stamp)
+
+
+async def _has_log(files: Files, path: str) -> bool:
+    (names,) = await perform(files, seam.ListDirectory(path))
+    return any(name.endswith(".segment") for name in names or ())
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a folder of this name in a data folder has, or had, its log."""
+    return _LOG_NAME.fullmatch(name) is not None
+
+
+def log_number(name: str) -> int:
+    """Of several logs in a folder, the one with the highest number was made last."""
+    return int(name.partition("-")[2] or 1)
+
+
+async def _save(files: Files, path: str, identity: FolderIdentity) -> None:
+    """Replace the stamp in one step: after a crash it is the old one or the new one."""
+    temporary, stamp = f"{path}/IDENTITY.temporary", f"{path}/IDENTITY"
+    await perform(
+        files,
+        seam.Open(temporary, create=True),
+        seam.Truncate(temporary, 0),
+        seam.Write(temporary, 0, [encode_identity(identity)]),
+        seam.DataSync(temporary),
+        seam.Rename(temporary, stamp),
+        seam.Close(stamp),
+        seam.SyncDirectory(path),
+    )
 
 
 class Store:
@@ -23,7 +338,7 @@ class Store:
         return self._folder.path
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> FolderIdentity:
         return self._folder.identity
 
     @classmethod

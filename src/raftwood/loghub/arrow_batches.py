@@ -42,7 +42,7 @@ def import_arrow() -> Any:
 def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
     """A LogGroup's bytes as one record batch; `InvalidInput` for what is none."""
     arrow = import_arrow()
-    columns = import_module("raftwood.loghub.log_group_columns").columns_of(data)
+    columns = import_module("raftwood.loghub.arrow_columns").columns_of(data)
     count = columns.count
     _check_shared(columns)
     arrays = {TIME: arrow.array(columns.time_ns).cast(arrow.timestamp("ns"))}
@@ -132,7 +132,7 @@ def arrow_to_log_groups(data: Buffer, *, received_s: int) -> list[bytes]:
     Records without a time have that of the batch's receipt.
     """
     batches = read_arrow_stream(data)
-    encode = import_module("raftwood.loghub.arrow_encoding").log_groups_of
+    encode = import_module("raftwood.loghub.arrow_columns").log_groups_of
     return [group for batch in batches for group in encode(batch, received_s=received_s)]
 
 

@@ -1,4 +1,6 @@
-"""LogHub's errors, a class for each; they travel by their codes, to SLS clients by theirs.
+"""LogHub's errors: a class for each, of gateways, of its client and of consumer workers.
+
+They travel between native clients and gateways by their codes, to SLS clients by SLS's codes:
 
 RaftwoodError
 ├── InvalidInput
@@ -19,9 +21,16 @@ RaftwoodError
 │   └── ConsumerGroupExists    ConsumerGroupAlreadyExist
 ├── Conflict
 │   ├── ShardReadonly          the shard was split or merged: nothing was put
-│   └── ConsumerMismatch       ConsumerNotMatch
+│   ├── ConsumerMismatch       ConsumerNotMatch
+│   ├── LeaseLost              of a worker: the shard is another worker's
+│   └── NameTaken              of a worker: another process runs under its name
+├── OutOfRange
+│   └── RecordsFreed           of a reader: records were freed before they were read
+├── DeadlineExceeded
+│   └── DeliveryUnknown        of a producer: the record may be stored
 └── Unavailable
-    └── QuotaExceeded          WriteQuotaExceed
+    ├── QuotaExceeded          WriteQuotaExceed
+    └── NotDelivered           of a producer: the record is not stored
 """
 
 from typing import ClassVar
@@ -29,8 +38,10 @@ from typing import ClassVar
 from raftwood.base.errors import (
     AlreadyExists,
     Conflict,
+    DeadlineExceeded,
     InvalidInput,
     NotFound,
+    OutOfRange,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -142,3 +153,33 @@ class QuotaExceeded(SlsError, Unavailable):
     code = "quota_exceeded"
     http_status = 403
     sls_code = "WriteQuotaExceed"
+
+
+class NotDelivered(Unavailable):
+    """A record's time is over, and it is not stored: it may be sent again."""
+
+    code = "not_delivered"
+
+
+class DeliveryUnknown(DeadlineExceeded):
+    """A record's time is over, and it may be stored, now or later: sent again, it may be twice."""
+
+    code = "delivery_unknown"
+
+
+class RecordsFreed(OutOfRange):
+    """Records were freed before they were read; a reader may skip them instead."""
+
+    code = "records_freed"
+
+
+class LeaseLost(Conflict):
+    """The shard is another worker's: what was not saved is processed again there."""
+
+    code = "lease_lost"
+
+
+class NameTaken(Conflict):
+    """Another process runs under this worker's name."""
+
+    code = "worker_name_taken"

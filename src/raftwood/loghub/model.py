@@ -18,7 +18,7 @@ KEY_END: Final = "f" * 32
 """Where the last range ends; the key itself belongs to it as well."""
 
 
-class Role(StrEnum):
+class AccessRole(StrEnum):
     """What a key may do in a project; each may do what those before it may."""
 
     READER = "reader"
@@ -26,10 +26,10 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-ROLES: Final = tuple(Role)
+ROLES: Final = tuple(AccessRole)
 
 
-def allows(has: Role, needed: Role) -> bool:
+def allows(has: AccessRole, needed: AccessRole) -> bool:
     return ROLES.index(has) >= ROLES.index(needed)
 
 
@@ -38,7 +38,7 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     secret: str
-    roles: dict[str, Role]
+    roles: dict[str, AccessRole]
     """By project; `*` stands for every project, and as admin for making new ones."""
     created_s: int
     description: str = ""
@@ -47,7 +47,7 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
         """Without the secret: wherever it is printed, somebody reads it."""
         return f"AccessKey(id={self.id!r}, roles={self.roles!r})"
 
-    def role_in(self, project: str) -> Role | None:
+    def role_in(self, project: str) -> AccessRole | None:
         """The stronger one of its role there and its role everywhere."""
         found = [self.roles[name] for name in ("*", project) if name in self.roles]
         return max(found, key=ROLES.index, default=None)

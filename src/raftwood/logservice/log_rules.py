@@ -1,12 +1,24 @@
-"""`LogState`: what a log shard's entries lead to. No I/O, no clock.
+"""`LogShardState`: what a log shard's entries lead to. No I/O, no clock.
 
-Only metadata is kept: the records stay in the raft log. Which entries are records that a reader may
-see is decided here, once, when they are applied: an entry that was refused, for the lease or as a
-repetition, stands in the log as well, and is a hole for every reader.
+Only metadata is kept: the records stay in the raft log. Which entries are records that a reader
+may see is decided here, once, when they are applied: an entry that was refused, for the lease or
+as a repetition, stands in the log as well, and is a hole for every reader.
+
+**Producers** (`ShardProducers`): the last sequences of each, so that a retry writes nothing twice.
+A producer numbers its records. Of its last `WINDOW` sequences it is known where each was written.
+An ordered producer's sequences begin with 1 and come without a gap; another's may come in any
+order within the window. What is kept depends on the entries alone, not on how they were cut into
+batches.
+
+**LSNs** (`LsnMap`). In a shard that began empty an entry's LSN is its index, and the map has no
+spans. In one that was restored from a backup each span says which entries have which LSNs, both
+without a gap. The entries between spans, such as those of an election while records were restored,
+have no LSN, and no reader sees them. The last span has no end once the restoring is done: from
+there on every entry has an LSN again.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -19,22 +31,210 @@ from raftwood.logservice.errors import (
     NotLeaseholder,
     SequenceGap,
 )
-from raftwood.logservice.lsn_map import LsnMap
-from raftwood.logservice.producers import REFUSED, WINDOW, Producer, Producers
 from raftwood.logservice.records import (
     HEAD,
     HEAD_BYTES,
     NO_PRODUCER,
+    NUMBER_MAX,
     ORDERED,
     PRODUCER_BYTES,
     RESTORED,
     SEALED,
     VERSION,
     RecordKind,
+    RestoreState,
     UpdateKind,
+    decode_begin,
+    decode_finish,
     number_of,
 )
-from raftwood.logservice.restoring import NUMBER_MAX, RestoreState, decode_begin, decode_finish
+
+
+class Span(msgspec.Struct, array_like=True, gc=False):
+    """Entries `index` to `index + count - 1` have the LSNs from `lsn` on; 0 for without end."""
+
+    index: int
+    lsn: int
+    count: int
+
+    def has_index(self, index: int) -> bool:
+        return index >= self.index and (not self.count or index < self.index + self.count)
+
+    def has_lsn(self, lsn: int) -> bool:
+        return lsn >= self.lsn and (not self.count or lsn < self.lsn + self.count)
+
+
+class LsnMap:
+    """Indexes to LSNs and back; without spans both are the same."""
+
+    def __init__(self, spans: list[Span] | None = None) -> None:
+        self.spans = spans or []
+
+    def lsn_of(self, index: int) -> int | None:
+        """An entry's LSN; None where it has none."""
+        if not self.spans:
+            return index
+        position = bisect_right(self.spans, index, key=_index_of_span) - 1
+        if position < 0 or not self.spans[position].has_index(index):
+            return None
+        span = self.spans[position]
+        return span.lsn + index - span.index
+
+    def lsn_from(self, index: int) -> int:
+        """The LSN of the first entry at an index or after it that has one, or will have."""
+        if not self.spans:
+            return index
+        position = bisect_right(self.spans, index, key=_index_of_span) - 1
+        if position >= 0 and self.spans[position].has_index(index):
+            return self.spans[position].lsn + index - self.spans[position].index
+        if position + 1 < len(self.spans):
+            return self.spans[position + 1].lsn
+        return self.spans[-1].lsn + self.spans[-1].count
+
+    def index_from(self, lsn: int) -> int:
+        """The index of the first entry that has an LSN or a later one, or will have."""
+        if not self.spans:
+            return lsn
+        position = bisect_right(self.spans, lsn, key=_lsn_of_span) - 1
+        if position >= 0 and self.spans[position].has_lsn(lsn):
+            return self.spans[position].index + lsn - self.spans[position].lsn
+        if position + 1 < len(self.spans):
+            return self.spans[position + 1].index
+        return self.spans[-1].index + self.spans[-1].count
+
+    def add(self, index: int, lsn: int) -> None:
+        """The next entry that has an LSN, above all others."""
+        if self.spans:
+            last = self.spans[-1]
+            if last.index + last.count == index and last.lsn + last.count == lsn:
+                last.count += 1
+                return
+        self.spans.append(Span(index, lsn, 1))
+
+    def go_on(self, index: int, lsn: int) -> None:
+        """From an entry on, each has the next LSN."""
+        self.spans.append(Span(index, lsn, 0))
+
+    def forget_below(self, lsn: int) -> None:
+        """Drop what is known of LSNs that nobody reads any more."""
+        del self.spans[: max(0, bisect_right(self.spans, lsn, key=_lsn_of_span) - 1)]
+
+
+def _index_of_span(span: Span) -> int:
+    return span.index
+
+
+def _lsn_of_span(span: Span) -> int:
+    return span.lsn
+
+
+# Constants and no settings: replicas that disagree on one of them would part.
+WINDOW: Final = 1024
+"""How many records a producer may have under way."""
+PRODUCERS_MAX: Final = 16_384
+RUNS_MAX: Final = 1 << 20
+"""Of all producers: where many write in turns, each record is a run of its own. A new producer
+takes the place of old ones; those that are there may go beyond it."""
+REFUSED: Final = 0
+"""In place of an LSN: the record came, and was refused for the lease."""
+
+
+class LsnRun(msgspec.Struct, array_like=True, gc=False):
+    """Consecutive sequences at consecutive LSNs, or all refused."""
+
+    first: int
+    last: int
+    lsn: int
+
+    def lsn_of(self, sequence: int) -> int:
+        return self.lsn + sequence - self.first if self.lsn else REFUSED
+
+
+class ShardProducer(msgspec.Struct, array_like=True):
+    """One producer's last sequences."""
+
+    top: int
+    """The highest sequence that came."""
+    used: int
+    """The index of its last entry."""
+    kept: int
+    """As `used`, when it was last looked at for being forgotten."""
+    runs: list[LsnRun] = []
+    """In order of their sequences."""
+
+    def find(self, sequence: int) -> int | None:
+        """Where a sequence was written, or `REFUSED`; None where it has not come yet."""
+        position = bisect_right(self.runs, sequence, key=_first_of_run) - 1
+        if position < 0:
+            return None
+        run = self.runs[position]
+        return run.lsn_of(sequence) if sequence <= run.last else None
+
+    def add_next(self, sequence: int, lsn: int) -> int:
+        """Note a sequence above all others; by how much the number of runs grew."""
+        self.top = sequence
+        runs = self.runs
+        if runs:
+            run = runs[-1]
+            if run.last + 1 == sequence and lsn == (run.lsn and run.lsn + sequence - run.first):
+                run.last = sequence
+                return 0
+        runs.append(LsnRun(sequence, sequence, lsn))
+        forgotten = sequence - WINDOW
+        if runs[0].last > forgotten:
+            return 1
+        dropped = bisect_right(runs, forgotten, key=_last_of_run)
+        del runs[:dropped]
+        return 1 - dropped
+
+    def add_late(self, sequence: int, lsn: int) -> int:
+        """Note a sequence below the highest one; by how much the number of runs grew."""
+        position = bisect_right(self.runs, sequence, key=_first_of_run)
+        self.runs.insert(position, LsnRun(sequence, sequence, lsn))
+        return 1
+
+
+def _first_of_run(run: LsnRun) -> int:
+    return run.first
+
+
+def _last_of_run(run: LsnRun) -> int:
+    return run.last
+
+
+class ShardProducers:
+    """All producers of a shard, the one unused for longest forgotten when there are too many."""
+
+    def __init__(self, known: dict[bytes, ShardProducer] | None = None) -> None:
+        self._known = known or {}
+        self.get = self._known.get
+        self.runs = sum(len(producer.runs) for producer in self._known.values())
+        """Of all of them."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def items(self) -> Iterator[tuple[bytes, ShardProducer]]:
+        return iter(self._known.items())
+
+    def add(self, name: bytes, index: int) -> ShardProducer:
+        while len(self._known) >= PRODUCERS_MAX or (self._known and self.runs >= RUNS_MAX):
+            self._forget_one()
+        producer = self._known[name] = ShardProducer(0, index, index)
+        return producer
+
+    def _forget_one(self) -> None:
+        """The first that was not used since it was last looked at."""
+        known = self._known
+        while True:
+            name, producer = next(iter(known.items()))
+            del known[name]
+            if producer.used == producer.kept:
+                self.runs -= len(producer.runs)
+                return
+            producer.kept = producer.used
+            known[name] = producer
+
 
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
@@ -44,7 +244,7 @@ _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
 
-class Command(Protocol):
+class LogCommand(Protocol):
     """One committed entry."""
 
     @property
@@ -68,7 +268,7 @@ class Hole(msgspec.Struct, array_like=True, gc=False):
     kind: RecordKind
 
 
-class LogInfo(msgspec.Struct, frozen=True):
+class LogShardInfo(msgspec.Struct, frozen=True):
     """A shard's figures."""
 
     first_lsn: int
@@ -87,7 +287,7 @@ class LogInfo(msgspec.Struct, frozen=True):
     """Of all records that there ever were."""
 
 
-class LogState:
+class LogShardState:
     """All of it is in the snapshot."""
 
     def __init__(self) -> None:
@@ -98,7 +298,7 @@ class LogState:
         self.tso = 1
         self.leases: list[LeaseChange] = []
         self.holes: list[Hole] = []
-        self.producers = Producers()
+        self.producers = ShardProducers()
         self.has_records = False
         """Whether any record was ever appended."""
         self.appended_bytes = 0
@@ -129,9 +329,9 @@ class LogState:
         # Behind the end there is nothing that anybody reads.
         return self.applied if 0 < sealed <= first else self.lsns.index_from(first) - 1
 
-    def info(self, *, next_lsn: int) -> LogInfo:
+    def info(self, *, next_lsn: int) -> LogShardInfo:
         """Figures; which entry comes next only the raft group knows."""
-        return LogInfo(
+        return LogShardInfo(
             first_lsn=self.first_lsn,
             next_lsn=self.sealed_lsn or next_lsn,
             truncated_lsn=self.truncated,
@@ -145,7 +345,7 @@ class LogState:
             appended_bytes=self.appended_bytes,
         )
 
-    def apply_all(self, commands: Sequence[Command]) -> list[int | RaftwoodError]:
+    def apply_all(self, commands: Sequence[LogCommand]) -> list[int | RaftwoodError]:
         """As `apply` for each; the usual case takes a short way.
 
         A record whose sequence is the next one of its producer, under the lease, is all but every
@@ -271,7 +471,7 @@ class LogState:
         )
 
     def _repeated(
-        self, index: int, producer: Producer, sequence: int, *, is_ordered: bool
+        self, index: int, producer: ShardProducer, sequence: int, *, is_ordered: bool
     ) -> int | RaftwoodError | None:
         """The answer to a sequence that is not the next one; None where it is to be written."""
         top = producer.top
@@ -317,7 +517,7 @@ class LogState:
     def hole_at(self, lsn: int) -> RecordKind | None:
         """What a user's entry is in place of a record; None for a record."""
         holes = self.holes
-        position = bisect_right(holes, lsn, key=_first) - 1
+        position = bisect_right(holes, lsn, key=_first_of_hole) - 1
         if position >= 0 and lsn <= holes[position].last:
             return holes[position].kind
         return None
@@ -325,7 +525,7 @@ class LogState:
     def has_holes(self, first: int, last: int) -> bool:
         """Whether any entry of a range was refused."""
         holes = self.holes
-        position = bisect_right(holes, last, key=_first) - 1
+        position = bisect_right(holes, last, key=_first_of_hole) - 1
         return position >= 0 and holes[position].last >= first
 
     # Restoring
@@ -452,20 +652,20 @@ class LogState:
         """Drop what is known of entries that nobody reads any more."""
         first = self.first_lsn
         self.lsns.forget_below(first)
-        position = bisect_right(self.holes, first - 1, key=_last)
+        position = bisect_right(self.holes, first - 1, key=_last_of_hole)
         del self.holes[:position]
-        kept = bisect_right(self.leases, first, key=_lsn) - 1
+        kept = bisect_right(self.leases, first, key=_lsn_of_change) - 1
         if kept > 0:
             del self.leases[:kept]
 
 
-def _first(hole: Hole) -> int:
+def _first_of_hole(hole: Hole) -> int:
     return hole.first
 
 
-def _last(hole: Hole) -> int:
+def _last_of_hole(hole: Hole) -> int:
     return hole.last
 
 
-def _lsn(change: LeaseChange) -> int:
+def _lsn_of_change(change: LeaseChange) -> int:
     return change.lsn

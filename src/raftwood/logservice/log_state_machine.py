@@ -1,4 +1,4 @@
-"""`LogStateMachine`: a log shard as a raft group replicates it, over `LogState`.
+"""`LogStateMachine`: a log shard as a raft group replicates it, over `LogShardState`.
 
 Questions and results are plain values: whoever asks is the same process's server. `wait_past` lets
 readers at the end of the log sleep until something is applied.
@@ -11,20 +11,24 @@ from typing import Any, Final
 import msgspec
 
 from raftwood.base.errors import RaftwoodError, StoreDamaged, UnsupportedVersion
-from raftwood.logservice.log_rules import Hole, LeaseChange, LogState
-from raftwood.logservice.lsn_map import LsnMap, Span
-from raftwood.logservice.producers import Producer, Producers
-from raftwood.logservice.records import name_before, record_name
-from raftwood.logservice.restoring import RestoreState
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
-from raftwood.raft.whole_snapshot import gathered, in_chunks
+from raftwood.logservice.log_rules import (
+    Hole,
+    LeaseChange,
+    LogShardState,
+    LsnMap,
+    ShardProducer,
+    ShardProducers,
+    Span,
+)
+from raftwood.logservice.records import RestoreState, name_before, record_name
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
 FORMAT_VERSION: Final = 3
 """Version 1 knew of no restored shards, version 2 did not count what was appended."""
 _MAGIC: Final = b"RWLS"
 _DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
 
-Question = Callable[[LogState], Any]
+Question = Callable[[LogShardState], Any]
 """What `lookup` takes: it reads the state and changes nothing."""
 
 
@@ -36,7 +40,7 @@ class _Stored(msgspec.Struct, array_like=True):
     tso: int
     leases: list[LeaseChange]
     holes: list[Hole]
-    producers: list[tuple[bytes, Producer]]
+    producers: list[tuple[bytes, ShardProducer]]
     has_records: bool = True
     spans: list[Span] = []
     restore: RestoreState | None = None
@@ -52,11 +56,11 @@ class LogStateMachine:
     """One replica's; nothing of the records is in it."""
 
     def __init__(self) -> None:
-        self.state = LogState()
+        self.state = LogShardState()
         self._waiting: dict[asyncio.Future[None], None] = {}
         self.is_closed = False
 
-    def update(self, commands: Sequence[Command]) -> Sequence[Any]:
+    def update(self, commands: Sequence[CommittedCommand]) -> Sequence[Any]:
         results = self.state.apply_all(commands)
         if self._waiting:
             self._wake()
@@ -120,7 +124,7 @@ class LogStateMachine:
         self._wake()
 
 
-def _stored(state: LogState) -> _Stored:
+def _stored(state: LogShardState) -> _Stored:
     return _Stored(
         state.applied,
         state.holder,
@@ -138,7 +142,7 @@ def _stored(state: LogState) -> _Stored:
     )
 
 
-def restored(data: bytes) -> LogState:
+def restored(data: bytes) -> LogShardState:
     """The state of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
     head = len(_MAGIC) + 1
     if len(data) < head or not data.startswith(_MAGIC):
@@ -152,7 +156,7 @@ def restored(data: bytes) -> LogState:
         stored = _decode(data[head:])
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreDamaged(_DAMAGED) from error
-    state = LogState()
+    state = LogShardState()
     state.applied = stored.applied
     state.holder = stored.holder
     state.truncated = stored.truncated
@@ -160,7 +164,7 @@ def restored(data: bytes) -> LogState:
     state.tso = stored.tso
     state.leases = stored.leases
     state.holes = stored.holes
-    state.producers = Producers(dict(stored.producers))
+    state.producers = ShardProducers(dict(stored.producers))
     state.has_records = stored.has_records
     state.lsns = LsnMap(stored.spans)
     state.restore = stored.restore

@@ -18,12 +18,11 @@ import msgspec
 
 from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.logservice.hakeeper.orders import Orders
-from raftwood.logservice.hakeeper.reports import ServiceHeartbeat, StoreHeartbeat
-from raftwood.logservice.log_rules import LogInfo
+from raftwood.logservice.hakeeper.messages import Orders, ServiceHeartbeat, StoreHeartbeat
+from raftwood.logservice.log_rules import LogShardInfo
 from raftwood.logservice.records import Record, RecordKind
 from raftwood.net import Method, Payload, TypedMethod
-from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
 from raftwood.net.wire_errors import decode_error, encode_error
 
 WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
@@ -84,7 +83,7 @@ class ShardInfo(msgspec.Struct, frozen=True):
     epoch: int
     voters: tuple[int, ...]
     learners: tuple[int, ...]
-    log: LogInfo
+    log: LogShardInfo
     latest_lsn: int
     """Of the last entry that is more than the raft groups' own."""
     log_bytes: int

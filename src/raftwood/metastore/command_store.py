@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator, Sequence
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.seams import (
-    Change,
     Compare,
+    KeyChange,
     KeyOperation,
     KeyRange,
     MetaStatus,
-    Outcome,
     RemoveKey,
     SetKey,
+    TransactionOutcome,
     Versioned,
 )
 from raftwood.metastore import commands
-from raftwood.metastore.commands import Command, Done
-from raftwood.metastore.rules import MetaState
+from raftwood.metastore.commands import Command, MetastoreDone
+from raftwood.metastore.rules import MetastoreState
 
 
 class CommandWriter:
@@ -41,13 +41,13 @@ class CommandWriter:
         compares: Sequence[Compare],
         then: Sequence[KeyOperation],
         otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
+    ) -> TransactionOutcome:
         command = commands.Transact(tuple(compares), tuple(then), tuple(otherwise))
         return commands.outcome(await self._execute(command))
 
     async def grant_lease(self, *, ttl_ms: int) -> int:
         result = commands.decode_result(await self._execute(commands.GrantLease(ttl_ms)))
-        assert isinstance(result, Done)
+        assert isinstance(result, MetastoreDone)
         return result.lease
 
     async def keep_alive(self, lease: int) -> None:
@@ -58,16 +58,16 @@ class CommandWriter:
 
 
 class CommandStore(CommandWriter):
-    """A `MetaStore` that applies the commands itself, to a `MetaState`.
+    """A `MetaStore` that applies the commands itself, to a `MetastoreState`.
 
     A subclass keeps `_state`, and calls `_tell_change` whenever that has changed.
     """
 
     def __init__(self) -> None:
-        self._state = MetaState()
+        self._state = MetastoreState()
         self._changed = asyncio.Event()
 
-    async def _fresh(self) -> MetaState:
+    async def _fresh(self) -> MetastoreState:
         """The state, with all that was answered to anybody before the call."""
         raise NotImplementedError
 
@@ -87,7 +87,9 @@ class CommandStore(CommandWriter):
     ) -> KeyRange:
         return (await self._fresh()).range(prefix=prefix, start=start, end=end, limit=limit)
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
         await self._fresh()
         while True:
             self._check_open()

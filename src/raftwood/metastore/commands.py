@@ -7,7 +7,7 @@ on another, for how deep they may be nested depends on the stack.
 import msgspec
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, TooLarge, error_class
-from raftwood.base.seams import Compare, KeyOperation, Outcome, SetKey
+from raftwood.base.seams import Compare, KeyOperation, SetKey, TransactionOutcome
 
 KEY_BYTES_MAX = 512
 VALUE_BYTES_MAX = 512 << 10
@@ -43,11 +43,11 @@ class RevokeLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     lease: int
 
 
-class Tick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+class ExpireLeases(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
     """Time has passed: end the leases that are due."""
 
 
-Command = Transact | GrantLease | KeepAlive | RevokeLease | Tick
+Command = Transact | GrantLease | KeepAlive | RevokeLease | ExpireLeases
 
 
 class Transacted(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -57,20 +57,20 @@ class Transacted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     version: int
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class MetastoreDone(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The command was carried out; for a new lease, its number."""
 
     lease: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class MetastoreFailed(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The command changed nothing; code and text of an error in `base.errors`."""
 
     code: str
     message: str
 
 
-Result = Transacted | Done | Failed
+Result = Transacted | MetastoreDone | MetastoreFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
@@ -88,23 +88,23 @@ def decode_command(data: bytes) -> Command:
         raise InvalidInput(f"not a command of the metastore: {error}") from None
 
 
-def decode_result(data: bytes) -> Transacted | Done:
+def decode_result(data: bytes) -> Transacted | MetastoreDone:
     """The result, or the error that it tells of, raised."""
     result = _results.decode(data)
-    if isinstance(result, Failed):
+    if isinstance(result, MetastoreFailed):
         raise error_class(result.code)(result.message)
     return result
 
 
-def outcome(data: bytes) -> Outcome:
+def outcome(data: bytes) -> TransactionOutcome:
     """The result of a transaction."""
     result = decode_result(data)
     assert isinstance(result, Transacted)
-    return Outcome(result.held, result.version)
+    return TransactionOutcome(result.held, result.version)
 
 
-def failed(error: RaftwoodError) -> Failed:
-    return Failed(error.code, error.message)
+def failed(error: RaftwoodError) -> MetastoreFailed:
+    return MetastoreFailed(error.code, error.message)
 
 
 def check_key(key: str) -> None:

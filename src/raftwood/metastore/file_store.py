@@ -13,14 +13,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, ShuttingDown
 from raftwood.base.futures import fail
 from raftwood.disk.inspection import REMEDY, Findings, FolderContent
-from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
+from raftwood.disk.segment_log import LogSettings, Run, SetState, TruncateHead
 from raftwood.disk.segment_log.recovery import Damage
 from raftwood.disk.store import Store
 from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
 from raftwood.metastore.commands import Command
-from raftwood.metastore.rules import REMOVALS_KEPT, MetaState
-from raftwood.metastore.snapshot import of_size
+from raftwood.metastore.rules import REMOVALS_KEPT, MetastoreState, of_size
 
 _COMMANDS = 1
 _SNAPSHOTS = 2
@@ -113,14 +112,14 @@ class FileMetaStore(CommandStore):
         return opened
 
     async def _recover(self, removals_kept: int) -> None:
-        self._state = MetaState(removals_kept=removals_kept)
+        self._state = MetastoreState(removals_kept=removals_kept)
         log = self._log
         if _COMMANDS in log.groups():
             marked = log.state(_COMMANDS)
             if marked is not None:
                 mark = msgspec.msgpack.decode(marked, type=_Mark)
                 data = b"".join(await self._entries(_SNAPSHOTS, mark.first, mark.last))
-                self._state = MetaState.restored(data, removals_kept=removals_kept)
+                self._state = MetastoreState.restored(data, removals_kept=removals_kept)
                 self._applied, self._snapshot_bytes = mark.applied, len(data)
             last = log.bounds(_COMMANDS).next_index - 1
             for payload in await self._entries(_COMMANDS, self._applied + 1, last):
@@ -195,7 +194,7 @@ class FileMetaStore(CommandStore):
                 size += len(piece)
             # In one write: the old state goes only where the new one is there.
             await log.commit(
-                State(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
+                SetState(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
                 TruncateHead(_COMMANDS, applied),
                 TruncateHead(_SNAPSHOTS, first - 1),
             )
@@ -209,11 +208,11 @@ class FileMetaStore(CommandStore):
             deadline = self._state.next_deadline_ms
             if deadline is not None and deadline <= self._now_ms():
                 try:
-                    await self._execute(commands.Tick())
+                    await self._execute(commands.ExpireLeases())
                 except (DiskFull, Overloaded):
                     continue  # a lease may end late
 
-    async def _fresh(self) -> MetaState:
+    async def _fresh(self) -> MetastoreState:
         self._check_open()
         return self._state
 

@@ -5,21 +5,21 @@ from typing import TypeVar
 import msgspec
 
 from raftwood.base.errors import InternalError, InvalidInput, RaftwoodError, error_class
-from raftwood.base.seams import Change, KeyRange, MetaStatus, Versioned
-from raftwood.metastore.commands import Failed, failed
-from raftwood.metastore.rules import MetaState
+from raftwood.base.seams import KeyChange, KeyRange, MetaStatus, Versioned
+from raftwood.metastore.commands import MetastoreFailed, failed
+from raftwood.metastore.rules import MetastoreState
 
 ANSWER_BYTES_MAX = 1 << 20
 """Keys and values in one answer; a single one may be larger."""
 
 
-class Get(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class GetQuery(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """One key."""
 
     key: str
 
 
-class Range(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class RangeQuery(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Keys in order; the answer may end before the limit, and then says where to read on."""
 
     prefix: str
@@ -28,7 +28,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True, tag=2):
     limit: int
 
 
-class Changes(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class ChangesQuery(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Changes after a version, about so many at the most; those of one version come together."""
 
     prefix: str
@@ -36,53 +36,55 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=3):
     limit: int
 
 
-class Describe(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class DescribeQuery(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Figures."""
 
 
-Query = Get | Range | Changes | Describe
+Query = GetQuery | RangeQuery | ChangesQuery | DescribeQuery
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class GetAnswer(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """A key's value, if there is one."""
 
     value: Versioned | None
 
 
-class Ranged(msgspec.Struct, frozen=True, array_like=True, tag=12):
+class RangeAnswer(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """A part of a range."""
 
     range: KeyRange
 
 
-class Changed(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class ChangesAnswer(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Changes by version; nothing else below the prefix has changed up to `version`."""
 
-    changes: tuple[tuple[Change, ...], ...]
+    changes: tuple[tuple[KeyChange, ...], ...]
     version: int
 
 
-class Described(msgspec.Struct, frozen=True, array_like=True, tag=14):
+class DescribeAnswer(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Figures."""
 
     status: MetaStatus
 
 
-Answer = Found | Ranged | Changed | Described
-AnswerType = TypeVar("AnswerType", Found, Ranged, Changed, Described)
+Answer = GetAnswer | RangeAnswer | ChangesAnswer | DescribeAnswer
+AnswerType = TypeVar("AnswerType", GetAnswer, RangeAnswer, ChangesAnswer, DescribeAnswer)
 
 _encoder = msgspec.msgpack.Encoder()
 _queries: msgspec.msgpack.Decoder[Query] = msgspec.msgpack.Decoder(Query)
-_answers: msgspec.msgpack.Decoder[Answer | Failed] = msgspec.msgpack.Decoder(Answer | Failed)
+_answers: msgspec.msgpack.Decoder[Answer | MetastoreFailed] = msgspec.msgpack.Decoder(
+    Answer | MetastoreFailed
+)
 
 
 def encode_query(query: Query) -> bytes:
     return _encoder.encode(query)
 
 
-def answer(state: MetaState, query: bytes) -> bytes:
+def answer(state: MetastoreState, query: bytes) -> bytes:
     """Answer a question from a state; an error is an answer, too."""
-    said: Answer | Failed
+    said: Answer | MetastoreFailed
     try:
         said = _answer(state, _queries.decode(query))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -92,36 +94,36 @@ def answer(state: MetaState, query: bytes) -> bytes:
     return _encoder.encode(said)
 
 
-def decode_changes(query: bytes) -> Changes | None:
+def decode_changes(query: bytes) -> ChangesQuery | None:
     """A question for changes; None for any other."""
     try:
         asked = _queries.decode(query)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return asked if isinstance(asked, Changes) else None
+    return asked if isinstance(asked, ChangesQuery) else None
 
 
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
     """The answer, or the error that it tells of, raised."""
     said = _answers.decode(data)
-    if isinstance(said, Failed):
+    if isinstance(said, MetastoreFailed):
         raise error_class(said.code)(said.message)
     if not isinstance(said, expected):
         raise InternalError(f"the metastore answered {said!r:.80} to another question")
     return said
 
 
-def _answer(state: MetaState, query: Query) -> Answer:
+def _answer(state: MetastoreState, query: Query) -> Answer:
     match query:
-        case Get(key):
-            return Found(state.get(key))
-        case Range(prefix, start, end, limit):
+        case GetQuery(key):
+            return GetAnswer(state.get(key))
+        case RangeQuery(prefix, start, end, limit):
             found = state.range(prefix=prefix, start=start, end=end, limit=limit)
-            return Ranged(_first_part(found))
-        case Changes(prefix, after_version, limit):
+            return RangeAnswer(_first_part(found))
+        case ChangesQuery(prefix, after_version, limit):
             return _changed(state, prefix, after_version=after_version, limit=limit)
-        case Describe():
-            return Described(state.status())
+        case DescribeQuery():
+            return DescribeAnswer(state.status())
 
 
 def _first_part(found: KeyRange) -> KeyRange:
@@ -133,12 +135,14 @@ def _first_part(found: KeyRange) -> KeyRange:
     return found
 
 
-def _changed(state: MetaState, prefix: str, *, after_version: int, limit: int) -> Changed:
+def _changed(
+    state: MetastoreState, prefix: str, *, after_version: int, limit: int
+) -> ChangesAnswer:
     groups = state.changes(prefix, after_version=after_version)
     count = size = 0
     for position, group in enumerate(groups):
         count += len(group)
         size += sum(len(change.key) + len(change.value or b"") for change in group)
         if position and (count > limit or size > ANSWER_BYTES_MAX):
-            return Changed(tuple(groups[:position]), groups[position - 1][0].version)
-    return Changed(tuple(groups), state.version)
+            return ChangesAnswer(tuple(groups[:position]), groups[position - 1][0].version)
+    return ChangesAnswer(tuple(groups), state.version)

@@ -8,13 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from raftwood.base.errors import InvalidInput, RaftwoodError, ShuttingDown
-from raftwood.base.seams import (
-    Change,
-    Entry,
-    KeyRange,
-    MetaStatus,
-    Versioned,
-)
+from raftwood.base.seams import KeyChange, KeyEntry, KeyRange, MetaStatus, Versioned
 from raftwood.metastore import commands, queries
 from raftwood.metastore.command_store import CommandWriter
 from raftwood.metastore.commands import TTL_MS_MAX, Command
@@ -90,17 +84,17 @@ class RaftMetaStore(CommandWriter):
         return queries.decode_answer(data, expected)
 
     async def get(self, key: str) -> Versioned | None:
-        return (await self._ask(queries.Get(key), queries.Found)).value
+        return (await self._ask(queries.GetQuery(key), queries.GetAnswer)).value
 
     async def range(
         self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
     ) -> KeyRange:
         """A large range is read in parts: later ones may show changes after its version."""
-        entries: list[Entry] = []
+        entries: list[KeyEntry] = []
         version: int | None = None
         while True:
-            query = queries.Range(prefix, start, end, limit - len(entries))
-            part = (await self._ask(query, queries.Ranged)).range
+            query = queries.RangeQuery(prefix, start, end, limit - len(entries))
+            part = (await self._ask(query, queries.RangeAnswer)).range
             entries += part.entries
             # The first part's, so that a watch after it tells whatever the later ones missed.
             version = part.version if version is None else version
@@ -121,11 +115,13 @@ class RaftMetaStore(CommandWriter):
         result = await self._client.renew(self._group, command, timeout_ms=self._timeout_ms)
         commands.decode_result(result)
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
         pause_ms, failures = PAUSE_MS_MIN, 0
         loop = asyncio.get_running_loop()
         while True:
-            query = queries.Changes(prefix, after_version, CHANGES_MAX)
+            query = queries.ChangesQuery(prefix, after_version, CHANGES_MAX)
             began = loop.time()
             try:
                 found = await self._wait_for_changes(query)
@@ -144,9 +140,9 @@ class RaftMetaStore(CommandWriter):
             await self._pause(pause_ms)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
 
-    async def _wait_for_changes(self, query: queries.Changes) -> queries.Changed:
+    async def _wait_for_changes(self, query: queries.ChangesQuery) -> queries.ChangesAnswer:
         """The answer, or `ShuttingDown` as soon as the store is closed."""
-        asking = asyncio.create_task(self._ask(query, queries.Changed, wait_ms=WAIT_MS))
+        asking = asyncio.create_task(self._ask(query, queries.ChangesAnswer, wait_ms=WAIT_MS))
         closing = asyncio.create_task(self._closed.wait())
         try:
             await asyncio.wait((asking, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +164,7 @@ class RaftMetaStore(CommandWriter):
         self._check_open()
 
     async def status(self) -> MetaStatus:
-        return (await self._ask(queries.Describe(), queries.Described)).status
+        return (await self._ask(queries.DescribeQuery(), queries.DescribeAnswer)).status
 
     async def close(self) -> None:
         self._closed.set()

@@ -1,25 +1,41 @@
-"""`MetaState`: the metastore as a state machine, without I/O or clock.
+"""`MetastoreState`: the metastore as a state machine, without I/O or clock.
 
 A key keeps its latest step alone, be it a value or a removal, in the order of versions. That is
 all a watch needs: changes of one key may be told as the latest. Removals are kept up to a bound;
 behind it a watch has to begin anew.
+
+`LeaseDeadlines` finds the leases that are over without looking at all of them. A renewal only notes
+the new deadline; the heap still holds the old one, and is put right when that comes to its top. So
+renewing is cheap, and finding what is due costs by what is due.
+
+A snapshot is made a slice at a time, so that nobody waits long for the whole.
 """
 
+import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, NotFound, OutOfRange, Overloaded, RaftwoodError
-from raftwood.base.seams import Change, Entry, KeyRange, MetaStatus, SetKey, Versioned
+from raftwood.base.errors import (
+    InvalidInput,
+    NotFound,
+    OutOfRange,
+    Overloaded,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
+from raftwood.base.seams import KeyChange, KeyEntry, KeyRange, MetaStatus, SetKey, Versioned
 from raftwood.metastore.commands import (
     Command,
-    Done,
+    ExpireLeases,
     GrantLease,
     KeepAlive,
+    MetastoreDone,
     Result,
     RevokeLease,
-    Tick,
     Transact,
     Transacted,
     check_command,
@@ -27,8 +43,142 @@ from raftwood.metastore.commands import (
     encode,
     failed,
 )
-from raftwood.metastore.deadlines import Deadlines
-from raftwood.metastore.snapshot import FORMAT_VERSION, Snapshot, Step, decode, encode_slices
+
+_SPARE: Final = 64
+"""The heap may hold so many entries of leases that are gone, and as many more as there are left."""
+
+
+class LeaseDeadlines:
+    """A deadline for each lease, in milliseconds; it never goes back."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        """Each lease once, at its deadline or an earlier one."""
+
+    def set(self, lease: int, *, deadline_ms: int) -> None:
+        before = self._deadlines.get(lease)
+        if before is None:
+            heapq.heappush(self._heap, (deadline_ms, lease))
+        self._deadlines[lease] = deadline_ms if before is None else max(before, deadline_ms)
+
+    def remove(self, lease: int) -> None:
+        """Forget a lease for good; its number is not used again."""
+        self._deadlines.pop(lease, None)
+        if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
+            self._heap = [(deadline, each) for each, deadline in self._deadlines.items()]
+            heapq.heapify(self._heap)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest deadline."""
+        while self._heap:
+            deadline, lease = self._heap[0]
+            current = self._deadlines.get(lease)
+            if current == deadline:
+                return deadline
+            if current is None:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (current, lease))
+        return None
+
+    def due(self, now_ms: int) -> list[int]:
+        """The leases that are over, by number; they stay until they are removed."""
+        found: list[tuple[int, int]] = []
+        while (deadline := self.next_ms) is not None and deadline <= now_ms:
+            found.append(heapq.heappop(self._heap))
+        for each in found:
+            heapq.heappush(self._heap, each)
+        return sorted(lease for _, lease in found)
+
+
+FORMAT_VERSION: Final = 1
+_ARRAY_OF_7: Final = b"\x97"
+_ARRAY_32: Final = 0xDD
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class KeyStep(msgspec.Struct, frozen=True, array_like=True):
+    """A key's latest step; without a value, its removal."""
+
+    value: bytes | None
+    version: int
+    lease: int = 0
+
+
+class _Beginning(msgspec.Struct, array_like=True):
+    format_version: int
+
+
+class MetastoreSnapshot(msgspec.Struct, array_like=True):
+    """All of a state; steps are in the order of their versions."""
+
+    format_version: int
+    now_ms: int
+    version: int
+    floor: int
+    next_lease: int
+    steps: list[tuple[str, KeyStep]]
+    leases: list[tuple[int, int, int]]
+    """Number, time to live and deadline."""
+
+
+def encode_slices(
+    empty: MetastoreSnapshot, keys: Sequence[str], steps: Sequence[KeyStep], *, slice_bytes: int
+) -> Iterator[bytes]:
+    """A snapshot with these steps, in slices of about that size; longer by a step at the most.
+
+    Keys and steps come apart because a copy of each is quick to take, and pairs are not.
+    """
+    numbers = (empty.format_version, empty.now_ms, empty.version, empty.floor, empty.next_lease)
+    parts = [_ARRAY_OF_7, *map(_encoder.encode, numbers), _array_header(len(steps))]
+    size = 0
+    for pair in zip(keys, steps, strict=True):
+        part = _encoder.encode(pair)
+        parts.append(part)
+        size += len(part)
+        if size >= slice_bytes:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join([*parts, _encoder.encode(empty.leases)])
+
+
+def of_size(slices: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of one size, but for the last."""
+    rest = bytearray()
+    for each in slices:
+        rest += each
+        while len(rest) >= size:
+            yield bytes(rest[:size])
+            del rest[:size]
+    if rest:
+        yield bytes(rest)
+
+
+def _array_header(length: int) -> bytes:
+    return bytes([_ARRAY_32]) + length.to_bytes(4, "big")
+
+
+def decode_snapshot(data: bytes) -> MetastoreSnapshot:
+    """`UnsupportedVersion` where it was made by a newer program, `StoreDamaged` where by none."""
+    try:
+        # The other fields may differ in a newer format.
+        version = msgspec.msgpack.decode(data, type=_Beginning).format_version
+        if version > FORMAT_VERSION:
+            raise UnsupportedVersion(
+                f"the metastore's snapshot has format {version}, this program knows up to "
+                f"{FORMAT_VERSION}: upgrade it"
+            )
+        snapshot = msgspec.msgpack.decode(data, type=MetastoreSnapshot)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"the metastore's snapshot cannot be read: {error}") from None
+    leases = {0, *(number for number, _, _ in snapshot.leases)}
+    if not all(step.lease in leases for _, step in snapshot.steps):
+        raise StoreDamaged("the metastore's snapshot names a lease that it lacks")
+    return snapshot
+
 
 STATE_BYTES_MAX = 64 << 20
 REMOVALS_KEPT = 10_000
@@ -41,7 +191,7 @@ class _Lease(msgspec.Struct):
     keys: dict[str, None] = {}
 
 
-class MetaState:
+class MetastoreState:
     """All keys, leases and remembered removals; equal commands lead to equal states."""
 
     def __init__(self, *, removals_kept: int = REMOVALS_KEPT) -> None:
@@ -50,12 +200,12 @@ class MetaState:
         self.floor = 0
         self._removals_kept = removals_kept
         self._next_lease = 1
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, KeyStep] = {}
         """In the order of their versions: a change moves its key to the end."""
         self._removed: dict[str, None] = {}
         self._names: list[str] = []
         self._leases: dict[int, _Lease] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = LeaseDeadlines()
         self._bytes = 0
 
     def apply(self, command: bytes, now_ms: int) -> bytes:
@@ -80,15 +230,15 @@ class MetaState:
                 self._next_lease += 1
                 self._leases[lease] = _Lease(ttl_ms, self.now_ms + ttl_ms)
                 self._deadlines.set(lease, deadline_ms=self.now_ms + ttl_ms)
-                return Done(lease)
+                return MetastoreDone(lease)
             case KeepAlive(lease):
                 self._renew(lease)
             case RevokeLease(lease):
                 if lease in self._leases:
                     self._end(lease)
-            case Tick():
+            case ExpireLeases():
                 pass
-        return Done()
+        return MetastoreDone()
 
     def _transact(self, command: Transact) -> Transacted:
         held = all(self._version_of(each.key) == each.version for each in command.compares)
@@ -107,12 +257,12 @@ class MetaState:
             if isinstance(each, SetKey):
                 if each.lease:
                     self._renew(each.lease)
-                self._step(each.key, Step(each.value, self.version, each.lease))
+                self._step(each.key, KeyStep(each.value, self.version, each.lease))
             else:
-                self._step(each.key, Step(None, self.version))
+                self._step(each.key, KeyStep(None, self.version))
         return Transacted(held, self.version)
 
-    def _step(self, key: str, step: Step) -> None:
+    def _step(self, key: str, step: KeyStep) -> None:
         before = self._steps.pop(key, None)
         if before is not None and before.value is not None:
             self._bytes -= len(key) + len(before.value)
@@ -156,7 +306,7 @@ class MetaState:
         if keys:
             self.version += 1
         for key in keys:
-            self._step(key, Step(None, self.version))
+            self._step(key, KeyStep(None, self.version))
         del self._leases[number]
         self._deadlines.remove(number)
 
@@ -187,7 +337,7 @@ class MetaState:
     def range(self, *, prefix: str, start: str, end: str | None, limit: int) -> KeyRange:
         if limit < 1:
             raise InvalidInput(f"a range of {limit} keys shows nothing: give 1 or more")
-        entries: list[Entry] = []
+        entries: list[KeyEntry] = []
         for position in range(bisect_left(self._names, max(prefix, start)), len(self._names)):
             key = self._names[position]
             if not key.startswith(prefix) or (end is not None and key >= end):
@@ -196,22 +346,22 @@ class MetaState:
                 return KeyRange(tuple(entries), self.version, key)
             step = self._steps[key]
             assert step.value is not None
-            entries.append(Entry(key, step.value, step.version, step.lease))
+            entries.append(KeyEntry(key, step.value, step.version, step.lease))
         return KeyRange(tuple(entries), self.version)
 
-    def changes(self, prefix: str, *, after_version: int) -> list[tuple[Change, ...]]:
+    def changes(self, prefix: str, *, after_version: int) -> list[tuple[KeyChange, ...]]:
         """The latest step of each key that was changed since, grouped by version."""
         if not self.floor <= after_version <= self.version:
             raise OutOfRange(
                 f"changes after version {after_version} are not known, only after {self.floor} to "
                 f"{self.version}: read the range again and watch after its version"
             )
-        groups: dict[int, list[Change]] = {}
+        groups: dict[int, list[KeyChange]] = {}
         for key, step in reversed(self._steps.items()):
             if step.version <= after_version:
                 break
             if key.startswith(prefix):
-                change = Change(key, step.value, step.version)
+                change = KeyChange(key, step.value, step.version)
                 groups.setdefault(step.version, []).append(change)
         return [tuple(reversed(group)) for group in reversed(groups.values())]
 
@@ -224,7 +374,7 @@ class MetaState:
         The state may change meanwhile; the call itself takes time by the number of keys alone.
         """
         leases = [(number, each.ttl_ms, each.deadline_ms) for number, each in self._leases.items()]
-        taken = Snapshot(
+        taken = MetastoreSnapshot(
             FORMAT_VERSION, self.now_ms, self.version, self.floor, self._next_lease, [], leases
         )
         keys, steps = list(self._steps), list(self._steps.values())
@@ -234,9 +384,9 @@ class MetaState:
         return b"".join(self.snapshot_slices())
 
     @classmethod
-    def restored(cls, data: bytes, *, removals_kept: int = REMOVALS_KEPT) -> "MetaState":
+    def restored(cls, data: bytes, *, removals_kept: int = REMOVALS_KEPT) -> "MetastoreState":
         """The state that a snapshot was taken of; errors as of `snapshot.decode`."""
-        snapshot = decode(data)
+        snapshot = decode_snapshot(data)
         state = cls(removals_kept=removals_kept)
         state.now_ms, state.version = snapshot.now_ms, snapshot.version
         state.floor, state._next_lease = snapshot.floor, snapshot.next_lease

@@ -1,10 +1,10 @@
-"""`MetaStateMachine`: the metastore as a raft group replicates it, over `MetaState`.
+"""`MetaStateMachine`: the metastore as a raft group replicates it, over `MetastoreState`.
 
-Replicas read no clock. Their time is what `Advance` commands say, which the leader's store proposes
-(see `lease_ticker`): each names the time that it was counted from, so that of two that count the
-same stretch only one has an effect. The time of the group never runs faster than real time, and
+Replicas read no clock. Their time is advanced by `Advance` commands, which the leader's store
+proposes (`LeaseTicker`): each names the time that it was counted from, so that of two that count
+the same stretch only one has an effect. The time of the group never runs faster than real time, and
 stands still while nobody leads. One step of it is bounded, and as a lease may be granted just
-before a step, whoever grants one adds the bound to the lease's time.
+before a step, the client that grants one adds the bound to the lease's time.
 """
 
 import asyncio
@@ -16,10 +16,9 @@ import msgspec
 from raftwood.base.errors import InvalidInput, OutOfRange, StoreDamaged, UnsupportedVersion
 from raftwood.metastore import queries
 from raftwood.metastore.commands import Command as MetaCommand
-from raftwood.metastore.commands import Done, Tick, encode, failed
-from raftwood.metastore.rules import MetaState
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
-from raftwood.raft.whole_snapshot import gathered, in_chunks
+from raftwood.metastore.commands import ExpireLeases, MetastoreDone, encode, failed
+from raftwood.metastore.rules import MetastoreState
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
 STEP_MS_MAX = 500
 """What one `Advance` counts at the most."""
@@ -43,8 +42,8 @@ class Advance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Carry | Advance] = msgspec.msgpack.Decoder(Carry | Advance)
-_TICK = encode(Tick())
-_DONE = encode(Done())
+_TICK = encode(ExpireLeases())
+_DONE = encode(MetastoreDone())
 
 
 def encode_command(command: MetaCommand) -> bytes:
@@ -60,7 +59,7 @@ class MetaStateMachine:
     """Commands and questions are bytes, and so are results and answers."""
 
     def __init__(self) -> None:
-        self._state = MetaState()
+        self._state = MetastoreState()
         self._changed = asyncio.Event()
         """Set, and replaced, when there is something new."""
         self._is_closed = False
@@ -74,7 +73,7 @@ class MetaStateMachine:
     def leases(self) -> int:
         return self._state.status().leases
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         before = self._state.version
         results = [self._apply(command.payload) for command in commands]
         if self._state.version != before:
@@ -144,7 +143,7 @@ class MetaStateMachine:
         self._wake()
 
 
-def _restored(data: bytes) -> MetaState:
+def _restored(data: bytes) -> MetastoreState:
     head = len(_MAGIC) + 1
     if len(data) < head or not data.startswith(_MAGIC):
         raise StoreDamaged(_DAMAGED)
@@ -154,6 +153,36 @@ def _restored(data: bytes) -> MetaState:
             f"{FORMAT_VERSION}: use a newer program"
         )
     try:
-        return MetaState.restored(data[head:])
+        return MetastoreState.restored(data[head:])
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreDamaged(_DAMAGED) from error
+
+
+TICK_MS = 250
+"""Between two proposals; below the longest step, so that time does not lag behind."""
+
+
+class LeaseTicker:
+    """One per replica; asked by the store that leads, some times in each `TICK_MS`.
+
+    It counts from when it saw the group's time change, which is after the change: so the group's
+    time never runs ahead, even if two stores take themselves for the leader.
+    """
+
+    def __init__(self, machine: MetaStateMachine) -> None:
+        self._machine = machine
+        self._group_ms = -1
+        self._seen_ms = 0
+        self._proposed_ms = 0
+
+    def due(self, now_ms: int) -> bytes | None:
+        """The command to propose now, if any; `now_ms` is of this store's monotonic clock."""
+        group_ms = self._machine.now_ms
+        if group_ms != self._group_ms:
+            self._group_ms = group_ms
+            self._seen_ms = self._proposed_ms = now_ms
+        if not self._machine.leases or now_ms - self._proposed_ms < TICK_MS:
+            return None
+        self._proposed_ms = now_ms
+        step_ms = min(now_ms - self._seen_ms, STEP_MS_MAX)
+        return encode_advance(before_ms=group_ms, now_ms=group_ms + step_ms)

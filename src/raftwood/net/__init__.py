@@ -4,10 +4,11 @@ Requests are pipelined over authenticated connections; every queue has a bound, 
 length checked before it is read and a checksum. May import `base` only, and takes time from the
 running loop and randomness from its caller, so that it runs unchanged in simulation.
 
-Start reading with `frames` (the wire format) and `handshake` (who is who): both are state machines
-without I/O. `connection` drives them; `session` and `server` are the server's side, `client` and
-`channel` the client's. `methods` is the table of what can be called. Whatever listens shares the
-turns of the loop among its connections by `turns`.
+Start reading with `frames` (the wire format) and `handshake` (authentication): both are state
+machines without I/O. `connection` drives them; `server` is the server's end, `client` and `channel`
+are the client's. `methods` has methods, calls and the table of handlers. `stores` knows all servers
+of a cluster. `listeners` bounds the connections of everything that listens, RPC or not, and shares
+the event loop fairly among them; `http_listener` is HTTP behind the same bounds.
 
     ECHO = Method(1, "echo")
     service = Service()
@@ -18,15 +19,14 @@ turns of the loop among its connections by `turns`.
             answer = await connection.call(ECHO, b"hello", timeout_ms=1000)
 """
 
-from raftwood.net.calls import Call
 from raftwood.net.channel import Backoff, Channel
-from raftwood.net.client import Connection
-from raftwood.net.dial import connect
+from raftwood.net.client import Connection, Stream, connect
 from raftwood.net.frames import Payload
 from raftwood.net.handshake import ClientCredentials, ServerCredentials
 from raftwood.net.identity import Identity, Secret
 from raftwood.net.limits import ClientLimits, ServerLimits
 from raftwood.net.methods import (
+    Call,
     FastHandler,
     Method,
     OneWayHandler,
@@ -36,7 +36,6 @@ from raftwood.net.methods import (
     TypedMethod,
 )
 from raftwood.net.server import Server
-from raftwood.net.streams import Stream
 from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
 
 __all__ = [

@@ -15,10 +15,9 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError, ShuttingDown, Unavailable
 from raftwood.base.files import Buffer
-from raftwood.net.client import Connection
+from raftwood.net.client import Connection, Stream
 from raftwood.net.frames import Payload
 from raftwood.net.methods import Method, TypedMethod
-from raftwood.net.streams import Stream
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

@@ -1,16 +1,25 @@
-"""The client's end of one connection: pipelined calls, streams and one-way messages.
+"""The client's end of one connection: pipelined calls, streams, one-way messages; and `connect`.
 
 A call costs no task and no timer of its own. It is sent at most once: after a lost connection the
 caller, who knows whether the request may be repeated, decides.
+
+Up to the server's limits requests are in flight; beyond them they wait, up to the client's own
+limits. Each ends in one of five ways: answered, failed, expired, cancelled, or disconnected.
+
+A streamed response is bounded by credit, so that a slow reader slows the server. The client grants
+a window of bytes and renews it as items are consumed. The server sends while it has credit, so at
+most the window and one item are ever under way.
 """
 
 import asyncio
 import random
 import ssl
-from collections.abc import Sequence
-from typing import Self, TypeVar
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeAlias, TypeVar
 
 from raftwood.base.errors import (
+    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     InvalidInput,
@@ -24,23 +33,289 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
-from raftwood.net.connection import UNSENT_BYTES_MAX
-from raftwood.net.deadlines import NEVER
-from raftwood.net.frames import ARGUMENT_MAX, Frame, Kind, Payload, gathered, size_of
+from raftwood.net.connection import NEVER, UNSENT_BYTES_MAX, DeadlineSweep, FramedConnection
+from raftwood.net.frames import (
+    ARGUMENT_MAX,
+    HEADER_BYTES,
+    Frame,
+    FrameKind,
+    Payload,
+    gathered,
+    size_of,
+)
 from raftwood.net.handshake import ClientCredentials, ClientHandshake, Welcome
 from raftwood.net.identity import Identity
-from raftwood.net.limits import ClientLimits
+from raftwood.net.limits import URGENT_BYTES_MAX, URGENT_REQUESTS_MAX, ClientLimits
 from raftwood.net.methods import Method, TypedMethod
-from raftwood.net.outstanding import OutstandingRequests
-from raftwood.net.streams import Stream
+from raftwood.net.tls import ClientTls
 from raftwood.net.wire_errors import decode_error
+
+
+class Stream:
+    """Items of one streamed response: `async with connection.stream(...) as items: async for ...`.
+
+    Leaving the block, or `close()`, cancels what the server still does for it.
+    """
+
+    def __init__(
+        self, window_bytes: int, grant: Callable[[int], None], cancel: Callable[[], None]
+    ) -> None:
+        self._window_bytes = window_bytes
+        self._grant = grant
+        self._cancel = cancel
+        self._items: deque[Payload] = deque()
+        self._credit = window_bytes
+        self._consumed = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_finished = False
+        self._error: RaftwoodError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(HEADER_BYTES + len(item) for item in self._items)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Payload:
+        while not self._items:
+            if self._error is not None:
+                raise self._error
+            if self._is_finished:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        self._consumed += HEADER_BYTES + len(item)
+        # Renewed by halves: a frame per item would cost as much as the item.
+        if self._consumed * 2 >= self._window_bytes and not self._is_finished:
+            self._credit += self._consumed
+            self._grant(self._consumed)
+            self._consumed = 0
+        return item
+
+    def close(self) -> None:
+        """Want no more: items not read yet are dropped and the server is told to stop."""
+        self._items.clear()
+        if not self._is_finished:
+            self._cancel()
+            self.finish(Cancelled("the stream was closed by its reader"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    # For the connection.
+
+    def push(self, item: Payload) -> None:
+        if self._credit <= 0:
+            raise ProtocolError("the server sent more on a stream than it had credit for")
+        self._credit -= HEADER_BYTES + len(item)
+        self._items.append(item)
+        self._wake()
+
+    def finish(self, error: RaftwoodError | None = None) -> None:
+        """The end; items received before it can still be read."""
+        self._is_finished = True
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+_REQUEST = int(FrameKind.REQUEST)
+
+
+_Waiting: TypeAlias = tuple["asyncio.Future[Payload]", float, int, Buffer | list[Buffer], int]
+"""Not sent yet: future, deadline, method, payload, size."""
+
+
+class OutstandingRequests(FramedConnection):
+    """The part of a client's connection that keeps count; `Connection` is the whole."""
+
+    def __init__(self, limits: ClientLimits) -> None:
+        super().__init__(limits)
+        self._bounds = limits
+        self._refusal: RaftwoodError | None = None
+        self._requests_max = limits.requests_in_flight_max
+        self._bytes_max = limits.bytes_in_flight_max
+        self._streams_max = limits.streams_max
+        self._next_id = 1
+        self._pending: dict[int, tuple[asyncio.Future[Payload], float, int]] = {}
+        """In flight: future, deadline, size."""
+        self._pending_bytes = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._waiting_bytes = 0
+        self._streams: dict[int, tuple[Stream, float]] = {}
+        self._sweep = DeadlineSweep(self._loop, self._expire)
+        # One bound method for all calls: it is compared when it is taken off a future again.
+        self._on_cancelled = self._cancelled
+
+    @property
+    def requests_under_way(self) -> int:
+        return len(self._pending) + len(self._waiting) + len(self._streams)
+
+    def _finish(self, request_id: int, error: RaftwoodError | None) -> None:
+        entry = self._pending.pop(request_id, None)
+        if entry is not None:
+            self._pending_bytes -= entry[2]
+            self._fail(
+                entry[0], error or ProtocolError("a call was answered as if it were a stream")
+            )
+            return
+        open_stream = self._streams.pop(request_id, None)
+        if open_stream is not None:
+            open_stream[0].finish(error)
+        else:
+            self._check_known(request_id)
+
+    def _check_known(self, request_id: int) -> None:
+        if not 0 < request_id < self._next_id:
+            raise ProtocolError(f"the server answers request {request_id}, which was never sent")
+
+    def _fail(self, future: "asyncio.Future[Payload]", error: RaftwoodError) -> None:
+        if not future.done():
+            future.remove_done_callback(self._on_cancelled)
+            fail(future, error)
+
+    def _fail_all(self, error: RaftwoodError) -> None:
+        """The connection ended: nobody will answer."""
+        self._sweep.stop()
+        futures = [entry[0] for entry in self._pending.values()]
+        futures += [entry[0] for entry in self._waiting.values()]
+        streams = [entry[0] for entry in self._streams.values()]
+        self._pending.clear()
+        self._waiting.clear()
+        self._streams.clear()
+        self._pending_bytes = self._waiting_bytes = 0
+        for future in futures:
+            self._fail(future, ConnectionLost(error.message))
+        for stream in streams:
+            stream.finish(ConnectionLost(error.message))
+
+    def _passes_others(self, size: int) -> bool:
+        """Whether an urgent request need not wait: the server takes a few above its limits."""
+        requests_max = self._requests_max + URGENT_REQUESTS_MAX
+        return len(self._pending) < requests_max and size <= URGENT_BYTES_MAX
+
+    def _wait(
+        self,
+        request_id: int,
+        future: "asyncio.Future[Payload]",
+        deadline: float,
+        number: int,
+        payload: Buffer | list[Buffer],
+        size: int,
+    ) -> None:
+        bounds = self._bounds
+        if (
+            len(self._waiting) >= bounds.requests_waiting_max
+            or self._waiting_bytes + size > bounds.bytes_waiting_max
+        ):
+            raise Overloaded(
+                f"{len(self._pending)} requests are under way and {len(self._waiting)} wait: "
+                "send fewer at a time"
+            )
+        self._waiting[request_id] = (future, deadline, number, payload, size)
+        self._waiting_bytes += size
+
+    def _admit_waiting(self) -> None:
+        now = self._loop.time()
+        while self._waiting and len(self._pending) < self._requests_max:
+            request_id = next(iter(self._waiting))
+            future, deadline, number, payload, size = self._waiting[request_id]
+            if self._pending and self._pending_bytes + size > self._bytes_max:
+                return
+            del self._waiting[request_id]
+            self._waiting_bytes -= size
+            if future.done():
+                continue
+            remaining_ms = int((deadline - now) * 1000)
+            if remaining_ms <= 0:
+                late = DeadlineExceeded("the deadline passed before the request could be sent")
+                self._fail(future, late)
+                continue
+            self._pending[request_id] = (future, deadline, size)
+            self._pending_bytes += size
+            self._send(_REQUEST, number, request_id, remaining_ms, payload)
+
+    def _expire(self, now: float) -> float:
+        earliest = NEVER
+        for request_id, (future, deadline, size) in list(self._pending.items()):
+            if deadline <= now:
+                del self._pending[request_id]
+                self._pending_bytes -= size
+                self._send(FrameKind.CANCEL, 0, request_id, 0, b"")
+                late = DeadlineExceeded("no answer came before the deadline")
+                self._fail(future, late)
+            elif deadline < earliest:
+                earliest = deadline
+        for request_id, (future, deadline, _, _, size) in list(self._waiting.items()):
+            if deadline <= now:
+                del self._waiting[request_id]
+                self._waiting_bytes -= size
+                late = DeadlineExceeded("the deadline passed before the request could be sent")
+                self._fail(future, late)
+            elif deadline < earliest:
+                earliest = deadline
+        for request_id, (stream, deadline) in list(self._streams.items()):
+            if deadline <= now:
+                self._cancel_stream(request_id)
+                stream.finish(DeadlineExceeded("the stream did not end before its deadline"))
+            elif deadline < earliest:
+                earliest = deadline
+        self._made_room()
+        return earliest
+
+    def _cancelled(self, future: "asyncio.Future[Payload]") -> None:
+        """A caller gave up: tell the server. Rare, so the future is looked for."""
+        for request_id, entry in self._pending.items():
+            if entry[0] is future:
+                del self._pending[request_id]
+                self._pending_bytes -= entry[2]
+                self._send(FrameKind.CANCEL, 0, request_id, 0, b"")
+                break
+        else:
+            for request_id, waiting in self._waiting.items():
+                if waiting[0] is future:
+                    del self._waiting[request_id]
+                    self._waiting_bytes -= waiting[4]
+                    break
+        self._made_room()
+
+    def _made_room(self) -> None:
+        if self._waiting:
+            self._admit_waiting()
+        if self._refusal is not None:
+            self._close_when_drained()
+
+    def _close_when_drained(self) -> None:
+        """After GOAWAY the client closes, since only it knows that it has sent its last request."""
+        if isinstance(self._refusal, ShuttingDown) and not self.requests_under_way:
+            self._close()
+
+    def _grant(self, request_id: int, count: int) -> None:
+        if request_id in self._streams:
+            self._send(FrameKind.CREDIT, 0, request_id, count, b"")
+
+    def _cancel_stream(self, request_id: int) -> None:
+        if self._streams.pop(request_id, None) is not None:
+            self._send(FrameKind.CANCEL, 0, request_id, 0, b"")
+            self._made_room()
+
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-_REQUEST = int(Kind.REQUEST)
-_RESPONSE = int(Kind.RESPONSE)
-_ONE_WAY = int(Kind.ONE_WAY)
+_RESPONSE = int(FrameKind.RESPONSE)
+_ONE_WAY = int(FrameKind.ONE_WAY)
 
 
 class Connection(OutstandingRequests):
@@ -152,7 +427,7 @@ class Connection(OutstandingRequests):
         deadline = NEVER if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         self._streams[request_id] = (stream, deadline)
         self._send(_REQUEST, method.number, request_id, timeout_ms or 0, payload)
-        self._send(Kind.CREDIT, 0, request_id, window, b"")
+        self._send(FrameKind.CREDIT, 0, request_id, window, b"")
         if deadline < self._sweep.due:
             self._sweep.move(deadline)
         return stream
@@ -318,21 +593,21 @@ class Connection(OutstandingRequests):
         if self._handshake is not None:
             if not self._is_closing:
                 self._shake_hands(self._handshake, frame)
-        elif kind == Kind.STREAM_ITEM:
+        elif kind == FrameKind.STREAM_ITEM:
             open_stream = self._streams.get(request_id)
             if open_stream is None:
                 self._check_known(request_id)
             else:
                 open_stream[0].push(payload)
-        elif kind == Kind.STREAM_END:
+        elif kind == FrameKind.STREAM_END:
             self._finish(request_id, None)
-        elif kind == Kind.ERROR:
+        elif kind == FrameKind.ERROR:
             self._received_error(request_id, decode_error(payload))
-        elif kind == Kind.PING:
-            self._send(Kind.PONG, 0, 0, 0, b"")
-        elif kind == Kind.GOAWAY:
+        elif kind == FrameKind.PING:
+            self._send(FrameKind.PONG, 0, 0, 0, b"")
+        elif kind == FrameKind.GOAWAY:
             self._refuse_from_now_on(ShuttingDown("the server shuts down: use another"))
-        elif kind != Kind.PONG:
+        elif kind != FrameKind.PONG:
             raise ProtocolError(f"a server does not send frames of kind {kind}")
 
     def _received_error(self, request_id: int, error: RaftwoodError) -> None:
@@ -341,3 +616,42 @@ class Connection(OutstandingRequests):
             self._end_reason, self._end_error = error.message, error
             return
         self._finish(request_id, error)
+
+
+async def connect(
+    host: str,
+    port: int,
+    credentials: ClientCredentials,
+    random_source: random.Random,
+    *,
+    limits: ClientLimits | None = None,
+    tls: ClientTls | None = None,
+    server_hostname: str | None = None,
+) -> Connection:
+    """Connect and authenticate, both sides; raises Unavailable or why the server refuses."""
+    limits = limits or ClientLimits()
+    loop = asyncio.get_running_loop()
+    where = f"{host}:{port}"
+    options: dict[str, Any] = {}
+    if tls is not None:
+        options = {"ssl": tls.context, "server_hostname": server_hostname or host}
+    connection: Connection | None = None
+    is_done = False
+    try:
+        async with asyncio.timeout(limits.connect_timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(credentials, random_source, limits), host, port, **options
+            )
+            await connection.finish_handshake()
+        is_done = True
+    except TimeoutError as error:
+        raise Unavailable(f"{where} did not answer in {limits.connect_timeout_ms} ms") from error
+    except ssl.SSLError as error:
+        raise Unauthenticated(f"TLS with {where} failed: {error.reason}") from error
+    except OSError as error:
+        raise Unavailable(f"cannot connect to {where}: {error.strerror or error}") from error
+    finally:
+        # Also one that is usable: a cancellation may come in the moment the handshake ends.
+        if connection is not None and not is_done:
+            connection.abandon()
+    return connection

@@ -1,10 +1,15 @@
-"""What both ends of a connection share: receiving, coalesced writing, keep-alive and closing.
+"""What both ends of a connection share: deadlines, receiving, coalesced writing, keep-alive,
+closing.
 
 All frames of one loop turn leave in one write: small ones joined, large payloads as they are.
+
+Deadlines of many requests go through one timer, which is set to the earliest one known. Requests of
+one kind have rising deadlines, so a new one hardly ever moves the timer, and most are answered long
+before it fires: the cost per request is one comparison.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from raftwood.base.errors import ConnectionLost, ProtocolError, RaftwoodError
@@ -15,12 +20,48 @@ from raftwood.net.frames import (
     TAIL_BYTES,
     Frame,
     FrameDecoder,
-    Kind,
+    FrameKind,
     append_frame,
     joined,
 )
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX, ConnectionLimits
 from raftwood.net.wire_errors import encode_error
+
+SWEEP_INTERVAL_S = 0.005
+"""The shortest time between two sweeps, so that many deadlines close together share one."""
+NEVER = float("inf")
+
+
+class DeadlineSweep:
+    """Calls `expire(now)` when a deadline has passed; it answers the earliest deadline left."""
+
+    __slots__ = ("_expire", "_loop", "_timer", "due")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[float], float]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._timer: asyncio.TimerHandle | None = None
+        self.due = NEVER
+        """When the next sweep comes; the owner calls `move` with an earlier deadline."""
+
+    def move(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.due = due
+        self._timer = None if due == NEVER else self._loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        # A timer may fire a moment early by the loop's clock resolution.
+        now = max(self._loop.time(), self.due)
+        self.due = NEVER
+        earliest = self._expire(now)
+        if earliest < self.due:
+            self.move(max(earliest, now + SWEEP_INTERVAL_S))
+
+    def stop(self) -> None:
+        self.move(NEVER)
+
 
 CLOSE_TIMEOUT_S = 1.0
 """How long a closing connection may take to hand over its last bytes."""
@@ -206,7 +247,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         elif silence >= interval + patience:
             return self._abort(f"the peer was silent for {silence:.1f} s")
         elif silence >= interval:
-            self._send(Kind.PING, 0, 0, 0, b"")
+            self._send(FrameKind.PING, 0, 0, 0, b"")
             again = interval + patience - silence
         elif not self._decoder.is_between_frames:
             if now - self._frame_at >= limits.frame_timeout_ms / 1000:
@@ -241,7 +282,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Tell the peer why, then close."""
         if not self._is_closing:
             self._end_reason = error.message
-            self._send(Kind.ERROR, 0, 0, 0, encode_error(error))
+            self._send(FrameKind.ERROR, 0, 0, 0, encode_error(error))
             self._close()
 
     def _close(self) -> None:

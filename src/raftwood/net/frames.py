@@ -16,19 +16,64 @@ The checksum stands before what it covers, so a small frame is hashed in one pie
 checked against the limit before anything is allocated for it. Frames that fit the receive buffer
 are copied out of it as `bytes`; a larger one gets a buffer of its own, is received into it directly
 and is handed on as a `memoryview` without a copy.
+
+`FrameBuffers` reuses the buffers of large frames once nobody views them: a new one costs as much as
+the copy of a frame, since it is filled with zeros, page by page.
 """
 
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.base.names import FRAME_BYTES_MAX
-from raftwood.net.frame_buffers import FrameBuffers
+
+SPARES_MAX: Final = 3
+SPARE_BYTES_MAX: Final = 4 << 20
+_STEPS_BITS: Final = 3
+
+
+class FrameBuffers:
+    """Of one connection."""
+
+    __slots__ = ("_spares",)
+
+    def __init__(self) -> None:
+        self._spares: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """A buffer with room for so many bytes."""
+        spares = self._spares
+        for spare in spares:
+            if len(spare) >= size and _is_free(spare):
+                return spare
+        # Sizes in steps, so that frames of about the same size share buffers.
+        step = max(1, 1 << size.bit_length() - _STEPS_BITS - 1)
+        made = bytearray(-(-size // step) * step)
+        if len(made) <= SPARE_BYTES_MAX:
+            if len(spares) >= SPARES_MAX:
+                del spares[0]
+            spares.append(made)
+        return made
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._spares.clear()
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """A buffer that somebody views does not change its size."""
+    try:
+        last = buffer.pop()
+    except BufferError:
+        return False
+    buffer.append(last)
+    return True
+
 
 Payload: TypeAlias = bytes | memoryview
 Frame: TypeAlias = tuple[int, int, int, int, Payload]
@@ -53,7 +98,7 @@ _pack_head = _HEAD.pack
 _pack_rest = _REST.pack
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is for; the handshake comes first, once per connection."""
 
     HELLO = 1

@@ -32,7 +32,7 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.names import FRAME_BYTES_MAX
-from raftwood.net.frames import Frame, Kind, Payload, encode_frame
+from raftwood.net.frames import Frame, FrameKind, Payload, encode_frame
 from raftwood.net.identity import Identity, Secret, identity_of_certificate
 from raftwood.net.wire_errors import decode_error
 
@@ -172,16 +172,16 @@ class ClientHandshake:
         self._challenger: Identity | None = None
 
     def hello(self) -> bytes:
-        return encode_frame(Kind.HELLO, argument=PROTOCOL_VERSION, payload=self._hello)
+        return encode_frame(FrameKind.HELLO, argument=PROTOCOL_VERSION, payload=self._hello)
 
     def received(self, frame: Frame) -> bytes | Welcome:
         """The bytes to answer with, or the Welcome that ends the handshake; raises a refusal."""
         kind, payload = frame[0], frame[4]
-        if kind == Kind.ERROR:
+        if kind == FrameKind.ERROR:
             raise decode_error(payload)
-        if kind == Kind.CHALLENGE and self._challenger is None:
+        if kind == FrameKind.CHALLENGE and self._challenger is None:
             return self._prove(bytes(payload))
-        if kind == Kind.WELCOME:
+        if kind == FrameKind.WELCOME:
             return self._finish(decode_message(Welcome, payload))
         raise ProtocolError("the server sent something else before the handshake was finished")
 
@@ -195,7 +195,7 @@ class ClientHandshake:
         transcript = _transcript(PROTOCOL_VERSION, self._hello, payload)
         self._expected_digest = secret.sign(_SERVER_LABEL + transcript)
         proof = Proof(secret.sign(_CLIENT_LABEL + transcript))
-        return encode_frame(Kind.PROOF, payload=_encode(proof))
+        return encode_frame(FrameKind.PROOF, payload=_encode(proof))
 
     def _finish(self, welcome: Welcome) -> Welcome:
         server = _identity(welcome.role, welcome.node_id)
@@ -243,9 +243,9 @@ class ServerHandshake:
     def received(self, frame: Frame) -> bytes:
         """The bytes to answer with; raises the refusal to tell the peer before closing."""
         kind, argument, payload = frame[0], frame[3], frame[4]
-        if kind == Kind.HELLO and self._claimed is None:
+        if kind == FrameKind.HELLO and self._claimed is None:
             return self._greet(argument, bytes(payload))
-        if kind == Kind.PROOF and self._transcript and self.peer is None:
+        if kind == FrameKind.PROOF and self._transcript and self.peer is None:
             return self._verify(decode_message(Proof, payload))
         raise ProtocolError("the handshake comes first: HELLO, then PROOF, each once")
 
@@ -267,7 +267,7 @@ class ServerHandshake:
         own = self._credentials.identity
         challenge = _encode(Challenge(own.role, own.node_id, self._random.randbytes(NONCE_BYTES)))
         self._transcript = _transcript(version, payload, challenge)
-        return encode_frame(Kind.CHALLENGE, payload=challenge)
+        return encode_frame(FrameKind.CHALLENGE, payload=challenge)
 
     def _accept_certificate(self, claimed: Identity) -> bytes:
         if not self._credentials.accepts_certificates:
@@ -292,4 +292,4 @@ class ServerHandshake:
     def _welcome(self, digest: bytes) -> bytes:
         own = self._credentials.identity
         welcome = Welcome(own.role, own.node_id, digest, self._limits)
-        return encode_frame(Kind.WELCOME, payload=_encode(welcome))
+        return encode_frame(FrameKind.WELCOME, payload=_encode(welcome))

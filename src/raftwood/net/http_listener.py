@@ -25,11 +25,16 @@ from uvicorn.server import ServerState
 
 from raftwood.base.errors import Unavailable
 from raftwood.base.logs import get_logger
-from raftwood.base.sections import ConnectionSettings
-from raftwood.net.admission import DISPLACED, Admission, address_of
-from raftwood.net.listeners import stop_accepting
+from raftwood.base.settings import ConnectionSettings
+from raftwood.net.listeners import (
+    DISPLACED,
+    ConnectionAdmission,
+    FairScheduler,
+    TurnLimits,
+    address_of,
+    stop_accepting,
+)
 from raftwood.net.tls_door import InTheDoor, TlsDoor
-from raftwood.net.turns import TurnLimits, Turns
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
@@ -165,10 +170,10 @@ class _Shared:
         self.state = ServerState()
         self.limits = limits
         self.explain = explain
-        self.turns = Turns(_TURN)
+        self.turns = FairScheduler(_TURN)
         self.connections: set[_Connection] = set()
         self.lingering: set[_Connection] = set()
-        self.admission: Admission[_Connection | InTheDoor] = Admission(
+        self.admission: ConnectionAdmission[_Connection | InTheDoor] = ConnectionAdmission(
             limits.connections_max, limits.connections
         )
 

@@ -1,4 +1,7 @@
-"""Who a peer is, and the secret that proves it."""
+"""Identities: the role and name of a peer, the secret that proves them, and its address.
+
+Stores are named by number; clients, readers and operators by role.
+"""
 
 import hmac
 from collections.abc import Mapping
@@ -6,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from raftwood.base.errors import InvalidConfiguration, InvalidName, Unauthenticated
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, InvalidName, Unauthenticated
 from raftwood.base.names import checked_name
 
 SECRET_BYTES_MIN = 16
@@ -71,3 +74,27 @@ def identity_of_certificate(certificate: Mapping[str, Any] | None, *, cluster_id
         raise Unauthenticated(
             "the certificate's subject lacks an organizational unit (role) or common name (node)"
         ) from error
+
+
+STORE_ROLE = "store"
+CLIENT_ROLE = "client"
+READER_ROLE = "reader"
+"""A client that may change nothing."""
+OPERATOR_ROLE = "operator"
+
+
+def store_identity(store: int) -> Identity:
+    return Identity(role=STORE_ROLE, node_id=str(store))
+
+
+def store_of(peer: Identity) -> int:
+    """The number of the store that speaks; the handshake has proved the identity."""
+    return int(peer.node_id)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an address such as 127.0.0.1:7001."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InvalidInput(f"{address!r} is no address: give host:port, such as 127.0.0.1:7001")
+    return host.strip("[]"), int(port)

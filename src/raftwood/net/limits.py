@@ -3,7 +3,7 @@
 import msgspec
 
 from raftwood.base.names import FRAME_BYTES_MAX
-from raftwood.base.sections import ConnectionSettings
+from raftwood.base.settings import ConnectionSettings
 
 HANDSHAKE_BYTES_MAX = 1 << 10
 """The largest payload read from a peer that has not proved who it is."""

@@ -1,29 +1,130 @@
-"""Methods and the table of their handlers.
+"""Methods, the calls of them, and the table of their handlers.
 
 A method is a small number on the wire with a name for people. Its payloads are raw bytes, or
-msgspec structs through `TypedMethod`. A `Service` says which handler serves which method, in one
-of four ways:
+msgspec structs through `TypedMethod`. A `Call` is one request under way as its handler sees it. A
+`Service` says which handler serves which method, in one of four ways:
 
 - `fast`: a plain function called from the receive callback, with a `Call` to answer now or later.
   The hot path: it costs no task, so it must not block.
 - `task`: a coroutine; its result is the response, in one buffer or several.
 - `stream`: an async iterator; each item goes out as the client's credit allows.
-- `one_way`: a plain function called from the receive callback, with who sent the message. Nothing
-  is answered: where the message cannot be taken, the connection is closed.
+- `one_way`: a plain function called from the receive callback, with the sender of the message.
+  Nothing is answered: where the message cannot be taken, the connection is closed.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, InvariantViolated, ProtocolError
+from raftwood.base.errors import InvalidInput, InvariantViolated, ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.names import checked_name
-from raftwood.net.calls import Call
-from raftwood.net.frames import Payload
+from raftwood.net.connection import NEVER
+from raftwood.net.frames import HEADER_BYTES, Payload
 from raftwood.net.identity import Identity
+
+if TYPE_CHECKING:
+    from raftwood.net.server import ServerConnection
+
+
+class Call:
+    """One request under way. Answer it once; answers after the first, or too late, do nothing."""
+
+    is_stream = False
+    __slots__ = ("_session", "deadline", "is_urgent", "peer", "request_id", "size", "task")
+
+    def __init__(
+        self,
+        session: "ServerConnection",
+        peer: Identity,
+        request_id: int,
+        deadline: float,
+        size: int,
+    ) -> None:
+        self._session: ServerConnection | None = session
+        self.peer = peer
+        """Who asks; proved by the handshake."""
+        self.request_id = request_id
+        self.deadline = deadline
+        """By the loop's time; infinity where the client set none."""
+        self.size = size
+        self.is_urgent = False
+        """Whether it counts as one of those that may be begun before others."""
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody still waits: not answered, cancelled, expired or disconnected."""
+        return self._session is not None
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client does not take what was answered to it so far."""
+        return self._session is not None and self._session.is_congested
+
+    def remaining_ms(self) -> int | None:
+        """Until the deadline; None where the client set none."""
+        if self.deadline == NEVER:
+            return None
+        return max(0, int((self.deadline - asyncio.get_running_loop().time()) * 1000))
+
+    def reply(self, payload: Buffer | Sequence[Buffer] = b"") -> None:
+        """Answer, with one buffer or several; those above 8 kB are sent without a copy and must not
+        change any more.
+        """
+        session = self._session
+        if session is not None:
+            self._session = None
+            session.answer(self, payload)
+
+    def fail(self, error: RaftwoodError) -> None:
+        """Answer with an error: its code, message and `wire_fields` travel, nothing else."""
+        session = self._session
+        if session is not None:
+            self._session = None
+            session.refuse(self, error)
+
+    def close(self) -> None:
+        """Forget the client: it cancelled, the deadline passed or the connection ended."""
+        self._session = None
+        if self.task is not None:
+            self.task.cancel()
+
+
+class StreamCall(Call):
+    """A request whose answer is a stream; what the client has not asked for yet is not sent."""
+
+    is_stream = True
+    __slots__ = ("_waiter", "credit")
+
+    def __init__(
+        self,
+        session: "ServerConnection",
+        peer: Identity,
+        request_id: int,
+        deadline: float,
+        size: int,
+    ) -> None:
+        super().__init__(session, peer, request_id, deadline, size)
+        self.credit = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def send(self, item: Buffer) -> None:
+        """Send one item as soon as the client has room and the connection is not congested."""
+        while self._session is not None and (self.credit <= 0 or self._session.is_congested):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._session is not None:
+            # The header counts, so that a stream of empty items is bounded too.
+            self.credit -= HEADER_BYTES + self._session.send_item(self, item)
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
 
 METHOD_NUMBER_MAX = (1 << 16) - 1
 
@@ -100,7 +201,7 @@ class TypedMethod(Method, Generic[Request, Response]):
             raise ProtocolError(f"the response of {self.name} cannot be read: {error}") from error
 
 
-class Mode(Enum):
+class HandlerMode(Enum):
     """How an entry's handler is run."""
 
     FAST = 1
@@ -110,12 +211,14 @@ class Mode(Enum):
     ONE_WAY = 5
 
 
-class Entry:
+class HandlerEntry:
     """One row of a service's table, as a session looks it up."""
 
     __slots__ = ("handler", "method", "mode")
 
-    def __init__(self, method: Method, mode: Mode, handler: Callable[[Any, Payload], Any]) -> None:
+    def __init__(
+        self, method: Method, mode: HandlerMode, handler: Callable[[Any, Payload], Any]
+    ) -> None:
         self.method = method
         self.mode = mode
         self.handler = handler
@@ -125,19 +228,19 @@ class Service:
     """The handlers of one server."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, HandlerEntry] = {}
 
     def fast(self, method: Method, handler: FastHandler) -> None:
-        self._add(Entry(method, Mode.FAST, handler))
+        self._add(HandlerEntry(method, HandlerMode.FAST, handler))
 
     def task(self, method: Method, handler: TaskHandler) -> None:
-        self._add(Entry(method, Mode.TASK, handler))
+        self._add(HandlerEntry(method, HandlerMode.TASK, handler))
 
     def stream(self, method: Method, handler: StreamHandler) -> None:
-        self._add(Entry(method, Mode.STREAM, handler))
+        self._add(HandlerEntry(method, HandlerMode.STREAM, handler))
 
     def one_way(self, method: Method, handler: OneWayHandler) -> None:
-        self._add(Entry(method, Mode.ONE_WAY, handler))
+        self._add(HandlerEntry(method, HandlerMode.ONE_WAY, handler))
 
     def typed(
         self,
@@ -151,7 +254,7 @@ class Service:
 
         self.task(method, run)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: HandlerEntry) -> None:
         number = entry.method.number
         if number in self._entries:
             raise InvariantViolated(
@@ -159,11 +262,11 @@ class Service:
             )
         self._entries[number] = entry
 
-    def entries_for(self, role: str) -> Mapping[int, Entry]:
+    def entries_for(self, role: str) -> Mapping[int, HandlerEntry]:
         """The table as peers of one role see it, so that no request needs a permission check."""
         return {
             number: entry
             if entry.method.roles is None or role in entry.method.roles
-            else Entry(entry.method, Mode.DENIED, entry.handler)
+            else HandlerEntry(entry.method, HandlerMode.DENIED, entry.handler)
             for number, entry in self._entries.items()
         }

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from raftwood.base.logs import get_logger
-from raftwood.net.admission import Admission, address_of
+from raftwood.net.listeners import ConnectionAdmission, address_of
 
 TOLD_MAX: Final = 16
 """Newcomers without room that are in the door at a time; more are cut off."""
@@ -42,7 +42,7 @@ class TlsDoor:
     def __init__(
         self,
         context: ssl.SSLContext,
-        admission: Admission[Any],
+        admission: ConnectionAdmission[Any],
         *,
         handshake_s: float,
         shutdown_s: float | None = None,

@@ -38,14 +38,14 @@ _CHROOT: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.-]+)+")
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 
-class Address(msgspec.Struct, frozen=True):
+class ZooKeeperAddress(msgspec.Struct, frozen=True):
     """Where a ZooKeeper ensemble listens, and the node below which all is kept."""
 
     hosts: str
     chroot: str
 
     @classmethod
-    def parse(cls, text: str, *, chroot: str) -> "Address":
+    def parse(cls, text: str, *, chroot: str) -> "ZooKeeperAddress":
         """`HOST:PORT[,HOST:PORT][/chroot]`; without one, `chroot`."""
         hosts, slash, rest = text.partition("/")
         chroot = f"/{rest}" if slash else chroot

@@ -1,5 +1,7 @@
-"""The data pipeline on Spark: streams as DataFrames, and DataFrames into streams.
+"""The data pipeline on Spark: streams and tables as DataFrames, and DataFrames into them.
 
-Imports LogHub's client and what it shares, `net`, `disk` and `base`; needs the extra `spark`. Start
-reading at `data_source`, then `offsets` and `source/stream_reader`.
+Imports the clients of LogHub and Zeppelin and what they share, `net`, `disk` and `base`; needs the
+extra `spark`, but for `read`, `archive.reader` and what these import, which need `arrow` alone.
+Start reading at `data_source`, then `offsets` and `source`; for Zeppelin `zeppelin_source` and
+`zeppelin_sink`.
 """

@@ -91,7 +91,7 @@ class Projection(msgspec.Struct, frozen=True):
         return frozenset(each.content for each in self.fields if each.column is None)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedColumns(msgspec.Struct, frozen=True):
     """A column by its name; a content has a type as well."""
 
     name: str
@@ -102,10 +102,10 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.name.removeprefix(CONTENT_PREFIX)
 
 
-ALL: Final = tuple(Wanted(column.value, None) for column in ARROW_TYPES)
+ALL: Final = tuple(WantedColumns(column.value, None) for column in ARROW_TYPES)
 
 
-def wanted_columns(given: Sequence[str]) -> tuple[Wanted, ...]:
+def wanted_columns(given: Sequence[str]) -> tuple[WantedColumns, ...]:
     """From `time` or `status int`: a column of all logstores, or a content with its type, which is
     string unless it is said; `InvalidInput` for what is neither.
     """
@@ -117,7 +117,7 @@ def wanted_columns(given: Sequence[str]) -> tuple[Wanted, ...]:
     return found
 
 
-def _wanted(text: str) -> Wanted:
+def _wanted(text: str) -> WantedColumns:
     name, _, kind = text.strip().partition(" ")
     if not name:
         raise InvalidInput("a column has no name")
@@ -127,14 +127,14 @@ def _wanted(text: str) -> Wanted:
                 f"column {name!r} has a type of its own; the content of that name is "
                 f"`{CONTENT_PREFIX}{name}`"
             )
-        return Wanted(name, None)
+        return WantedColumns(name, None)
     kind = kind.strip().lower() or "string"
     if kind not in CONTENT_TYPES:
         raise InvalidInput(f"{text!r}: give one of {', '.join(CONTENT_TYPES)}")
-    return Wanted(name, kind)
+    return WantedColumns(name, kind)
 
 
-def projection_for(wanted: Sequence[Wanted]) -> Projection:
+def projection_for(wanted: Sequence[WantedColumns]) -> Projection:
     """As Spark's source would have it for a schema of these columns."""
     fields = []
     for each in wanted:

@@ -30,7 +30,7 @@ from raftwood.loghub.wire import (
     encode_pull,
 )
 from raftwood.net import Secret
-from raftwood.pipeline.kept import Kept
+from raftwood.pipeline.connection_cache import ConnectionCache
 from raftwood.pipeline.options import StreamAccess
 
 PULL_BATCHES_MAX: Final = 4_096
@@ -167,7 +167,7 @@ def _connect(access: StreamAccess) -> Hub:
     return hub
 
 
-_kept = Kept(_connect)
+_kept = ConnectionCache(_connect)
 connected = _kept.get
 """This process's connection to a logstore, made where there is none yet."""
 disconnect = _kept.close

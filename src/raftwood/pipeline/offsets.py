@@ -5,8 +5,18 @@ once all of its parents were read to their ends, so what one key was given comes
 micro-batch to the next; and each position is read once, for what a micro-batch reads is what lies
 between two offsets. A shard that has come since the last offset is only noted in the next one, and
 read from there on.
+
+`RowAdmission` says how far a micro-batch goes that may have so many rows: the shards share them.
+
+    admission = RowAdmission(ranges, rows_max)
+    while (wanted := admission.wanted()) is not None:
+        admission.found(wanted.shard, steps, following)
+    admission.ends()
+
+Batches are taken whole. The first of all is taken however large it is, or nothing would ever go on.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
@@ -15,10 +25,10 @@ import msgspec
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.position import Position, parse_position
-from raftwood.loghub.client.errors import RecordsFreed
+from raftwood.loghub.errors import RecordsFreed
 
 
-class ShardView(msgspec.Struct, frozen=True, kw_only=True):
+class ShardExtent(msgspec.Struct, frozen=True, kw_only=True):
     """A shard as the planning sees it."""
 
     id: int
@@ -33,7 +43,7 @@ class ShardView(msgspec.Struct, frozen=True, kw_only=True):
     """Where its parents ended, in their order; empty where that is not known."""
 
 
-def ends_of_parents(shards: Iterable[ShardView]) -> dict[int, Position]:
+def ends_of_parents(shards: Iterable[ShardExtent]) -> dict[int, Position]:
     """Where shards ended that may be gone, as their children know it."""
     return {
         parent: end
@@ -50,7 +60,7 @@ class ShardRange(msgspec.Struct, frozen=True):
     end: Position
 
 
-class Offset(msgspec.Struct, frozen=True, kw_only=True):
+class StreamOffset(msgspec.Struct, frozen=True, kw_only=True):
     """As Spark keeps it in a query's checkpoint."""
 
     positions: Mapping[int, Position]
@@ -86,7 +96,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
                 "checkpoint"
             ) from error
 
-    def is_readable(self, shard: ShardView) -> bool:
+    def is_readable(self, shard: ShardExtent) -> bool:
         """Whether all that comes before a shard was read; parents that were gone when the query
         began are not waited for.
         """
@@ -106,14 +116,17 @@ class Loss(msgspec.Struct, frozen=True):
         return f"positions {self.begin} to {self.end} of shard {self.shard}"
 
 
-def initial_offset(shards: Iterable[ShardView], starts: Mapping[int, Position]) -> Offset:
+def initial_offset(shards: Iterable[ShardExtent], starts: Mapping[int, Position]) -> StreamOffset:
     """Where a new query begins: `starts`, and where these say nothing, with what is there."""
     positions = {each.id: starts.get(each.id, each.first) for each in shards}
-    return _with_ends(Offset(positions=positions), {each.id: each for each in shards})
+    return _with_ends(StreamOffset(positions=positions), {each.id: each for each in shards})
 
 
 def losses(
-    start: Offset, shards: Iterable[ShardView], *, caps: Mapping[int, Position] | None = None
+    start: StreamOffset,
+    shards: Iterable[ShardExtent],
+    *,
+    caps: Mapping[int, Position] | None = None,
 ) -> list[Loss]:
     """What was to be read next, and is gone; with `caps`, what is to be read up to these."""
     known = {each.id: each for each in shards}
@@ -141,7 +154,7 @@ def losses(
 
 
 def _is_done(
-    shard: int, position: Position, view: ShardView | None, caps: Mapping[int, Position] | None
+    shard: int, position: Position, view: ShardExtent | None, caps: Mapping[int, Position] | None
 ) -> bool:
     """Whether nothing is to be read of a shard; one that was gone before the caps were made has
     none, and is to be told of all the same.
@@ -160,7 +173,10 @@ def check_losses(found: Sequence[Loss], *, fails: bool) -> None:
 
 
 def available(
-    start: Offset, shards: Iterable[ShardView], *, caps: Mapping[int, Position] | None = None
+    start: StreamOffset,
+    shards: Iterable[ShardExtent],
+    *,
+    caps: Mapping[int, Position] | None = None,
 ) -> dict[int, ShardRange]:
     """All that the next micro-batch may read: of each shard that is readable, what is there.
 
@@ -178,12 +194,12 @@ def available(
 
 
 def advanced(
-    start: Offset,
-    shards: Iterable[ShardView],
+    start: StreamOffset,
+    shards: Iterable[ShardExtent],
     ends: Mapping[int, Position],
     *,
     caps: Mapping[int, Position] | None = None,
-) -> Offset:
+) -> StreamOffset:
     """The offset behind a micro-batch that reads each shard up to its end."""
     known = {each.id: each for each in shards}
     positions = dict(start.positions)
@@ -215,7 +231,7 @@ def advanced(
     return _with_ends(after, known)
 
 
-def _with_ends(offset: Offset, known: Mapping[int, ShardView]) -> Offset:
+def _with_ends(offset: StreamOffset, known: Mapping[int, ShardExtent]) -> StreamOffset:
     """Parents have smaller numbers than their children: one pass finds all that have ended.
 
     A shard without a record has not ended before its parents have, or its children would begin.
@@ -232,7 +248,7 @@ def _with_ends(offset: Offset, known: Mapping[int, ShardView]) -> Offset:
     return offset
 
 
-def ranges(start: Offset, end: Offset) -> list[ShardRange]:
+def ranges(start: StreamOffset, end: StreamOffset) -> list[ShardRange]:
     """What lies between two offsets; the same for the same two, always."""
     return [
         ShardRange(shard, start.positions[shard], position)
@@ -255,5 +271,82 @@ def divided(wanted: Sequence[ShardRange], count: int) -> list[ShardRange]:
     return found
 
 
-def _number(view: ShardView) -> int:
+def _number(view: ShardExtent) -> int:
     return view.id
+
+
+class AdmissionStep(msgspec.Struct, frozen=True):
+    """One batch: where it stands, and how many rows it has."""
+
+    position: Position
+    rows: int
+
+
+class _Progress(msgspec.Struct):
+    """One shard's."""
+
+    range: ShardRange
+    position: Position
+    """Behind what was taken."""
+    asked: Position
+    """Behind what is known."""
+    known: deque[AdmissionStep] = msgspec.field(default_factory=deque)
+    is_full: bool = False
+    """Its next batch has no room."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_full or (not self.known and self.asked >= self.range.end)
+
+
+class RowAdmission:
+    """One micro-batch being planned."""
+
+    def __init__(self, ranges: Mapping[int, ShardRange], rows_max: int) -> None:
+        self._shards = {
+            shard: _Progress(each, each.begin, each.begin) for shard, each in ranges.items()
+        }
+        self._left = rows_max
+        self._has_any = False
+
+    def wanted(self) -> ShardRange | None:
+        """Of which shard the next batches are to be looked up; None once all is decided.
+
+        Shards take turns, a batch each, so that none waits for another to be read.
+        """
+        while True:
+            moved = False
+            for progress in self._shards.values():
+                if progress.is_done:
+                    continue
+                if not progress.known:
+                    return ShardRange(progress.range.shard, progress.asked, progress.range.end)
+                self._take(progress)
+                moved = True
+            if not moved:
+                return None
+
+    def found(self, shard: int, steps: Sequence[AdmissionStep], following: Position) -> None:
+        """The batches of a shard from where it was asked for, and where the next ones begin."""
+        progress = self._shards[shard]
+        progress.known.extend(each for each in steps if each.position < progress.range.end)
+        progress.asked = min(max(following, progress.asked), progress.range.end)
+        if not progress.known and progress.asked >= progress.range.end:
+            progress.position = progress.range.end
+
+    def _take(self, progress: _Progress) -> None:
+        step = progress.known[0]
+        if step.rows > self._left and self._has_any:
+            progress.is_full = True
+            return
+        progress.known.popleft()
+        self._left = max(0, self._left - step.rows)
+        self._has_any = True
+        if progress.known:
+            progress.position = progress.known[0].position
+        else:
+            progress.position = progress.asked
+
+    def ends(self) -> dict[int, Position]:
+        """How far each shard is read."""
+        return {shard: each.position for shard, each in self._shards.items()}

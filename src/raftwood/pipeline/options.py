@@ -55,7 +55,7 @@ _KNOWN: Final = {
 }
 
 
-class Mode(StrEnum):
+class ParseMode(StrEnum):
     """What is done about a batch or a value that cannot be read."""
 
     PERMISSIVE = "PERMISSIVE"
@@ -94,7 +94,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fails_on_data_loss: bool = True
     includes_headers: bool = False
     pushes_filters: bool = False
-    mode: Mode = Mode.PERMISSIVE
+    mode: ParseMode = ParseMode.PERMISSIVE
     archive: str | None = None
     """Where what was truncated can be read."""
     group: str | None = None
@@ -218,9 +218,9 @@ def access_to(
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     given = OptionReader(options)
     starting_ms = given.number("startingTimestamp", None, least=0)
-    mode = given.text("mode", Mode.PERMISSIVE).upper()
-    if mode not in Mode.__members__:
-        raise InvalidConfiguration(f"mode is {mode!r}: give one of {', '.join(Mode)}")
+    mode = given.text("mode", ParseMode.PERMISSIVE).upper()
+    if mode not in ParseMode.__members__:
+        raise InvalidConfiguration(f"mode is {mode!r}: give one of {', '.join(ParseMode)}")
     return SourceOptions(
         access=stream_access(given),
         starting=offsets_option("startingOffsets", given.text("startingOffsets", EARLIEST)),
@@ -231,7 +231,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fails_on_data_loss=given.flag("failOnDataLoss", default=True),
         includes_headers=given.flag("includeHeaders", default=False),
         pushes_filters=given.flag("pushFilters", default=False),
-        mode=Mode(mode),
+        mode=ParseMode(mode),
         archive=given.optional("archive"),
         group=given.optional("group"),
         shards=_shards(given.optional("shards")),
@@ -271,7 +271,9 @@ def transaction_of(given: OptionReader) -> tuple[str, int] | None:
 
 
 def offsets_option(name: str, text: str) -> str | dict[int, Place]:
-    """`earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, as an offset's `shards`."""
+    """`earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, as an offset's
+    `shards_answer`.
+    """
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
     try:

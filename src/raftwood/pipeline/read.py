@@ -16,20 +16,27 @@ import pyarrow
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
 from raftwood.base.position import Position
-from raftwood.pipeline.archive.history import Times, history, open_archive
-from raftwood.pipeline.archive.looking import Look, Part, look, parts
+from raftwood.pipeline.archive.reader import (
+    ArchiveLook,
+    ShardPart,
+    Times,
+    history,
+    look,
+    open_archive,
+    parts,
+)
 from raftwood.pipeline.columns import (
     ALL,
     Column,
     Projection,
-    Wanted,
+    WantedColumns,
     projection_for,
     wanted_columns,
 )
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import ShardRange
 from raftwood.pipeline.options import SourceOptions, source_options
-from raftwood.pipeline.source.range_reader import read_range
+from raftwood.pipeline.range_reader import read_range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,16 +47,16 @@ Bound = datetime | float | str | Mapping[int, int]
 """A time (aware, or in seconds since 1970, or as ISO 8601 has it), or positions by shard."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is read, checked."""
 
     options: SourceOptions
-    columns: tuple[Wanted, ...]
+    columns: tuple[WantedColumns, ...]
     times: Times
     starts: Mapping[int, Position] | None = None
     ends: Mapping[int, Position] | None = None
 
-    def parts(self, found: Look) -> list[Part]:
+    def parts(self, found: ArchiveLook) -> list[ShardPart]:
         return parts(found.cuts, starts=self.starts, ends=self.ends)
 
 
@@ -87,7 +94,7 @@ def read(
         "failOnDataLoss": "false" if skips_freed else "true",
         "mode": mode,
     }
-    request = Request(
+    request = ReadQuery(
         options=source_options({name: text for name, text in given.items() if text is not None}),
         columns=ALL if columns is None else wanted_columns(columns),
         times=Times(from_us=_time_us("start", start), to_us=_time_us("end", end)),
@@ -137,13 +144,13 @@ def _converted(table: Any, engine: str) -> Any:
     return table.to_pandas() if engine == "pandas" else library.from_arrow(table)
 
 
-def _table(request: Request) -> Any:
+def _table(request: ReadQuery) -> Any:
     with Hub.connect(request.options.access) as hub:
         projection = projection_for(request.columns)
         return pyarrow.Table.from_batches(_batches(request, projection, hub), projection.schema)
 
 
-def _batches(request: Request, projection: Projection, hub: Hub) -> Iterator[Any]:
+def _batches(request: ReadQuery, projection: Projection, hub: Hub) -> Iterator[Any]:
     """Shard by shard, each in its order; children come behind their parents."""
     options = request.options
     archive = None
@@ -160,7 +167,9 @@ def _batches(request: Request, projection: Projection, hub: Hub) -> Iterator[Any
             yield from _tail(request, projection, ShardRange(part.shard, part.tail, part.end), hub)
 
 
-def _tail(request: Request, projection: Projection, wanted: ShardRange, hub: Hub) -> Iterator[Any]:
+def _tail(
+    request: ReadQuery, projection: Projection, wanted: ShardRange, hub: Hub
+) -> Iterator[Any]:
     condition = request.times.expression()
     if condition is None:
         yield from read_range(request.options, projection, wanted, hub)
@@ -168,6 +177,6 @@ def _tail(request: Request, projection: Projection, wanted: ShardRange, hub: Hub
     names = projection.schema.names
     timed = projection
     if Column.TIME not in projection.columns:
-        timed = projection_for((*request.columns, Wanted(Column.TIME.value, None)))
+        timed = projection_for((*request.columns, WantedColumns(Column.TIME.value, None)))
     for batch in read_range(request.options, timed, wanted, hub):
         yield batch.filter(condition).select(names)

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from raftwood.base.errors import InvalidInput
-from raftwood.pipeline.columns import CONTENT_PREFIX, Column, Field, Projection, Wanted
+from raftwood.pipeline.columns import CONTENT_PREFIX, Column, Field, Projection, WantedColumns
 
 _MAP: Final = MapType(StringType(), StringType())
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
@@ -102,7 +102,7 @@ SPARK_TYPES: Final[dict[str, DataType]] = {
 """As `columns.CONTENT_TYPES`."""
 
 
-def struct_of(wanted: Iterable[Wanted]) -> StructType:
+def struct_of(wanted: Iterable[WantedColumns]) -> StructType:
     """Columns by their names as Spark has them."""
     return StructType(
         [

@@ -11,24 +11,27 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ca
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.file_systems import folder_uri
 from raftwood.base.position import position_to_bytes
-from raftwood.pipeline.archive.archive import TABLE, Archive
-from raftwood.pipeline.archive.hadoop_files import spark_files
-from raftwood.pipeline.archive.history import Times
-from raftwood.pipeline.archive.looking import Part, look
-from raftwood.pipeline.archive.manifest import ArchivedFile, Commit, Manifest
-from raftwood.pipeline.archive.spark_writing import source_access
-from raftwood.pipeline.columns import ALL, Column, Wanted
+from raftwood.pipeline.archive.manifest import (
+    TABLE,
+    ArchivedFile,
+    ArchiveLog,
+    ArchiveManifest,
+    Commit,
+)
+from raftwood.pipeline.archive.reader import ShardPart, Times, look
+from raftwood.pipeline.archive.spark import source_access, spark_files
+from raftwood.pipeline.columns import ALL, Column, WantedColumns
 from raftwood.pipeline.hub import Hub
-from raftwood.pipeline.options import Mode
-from raftwood.pipeline.read import Request
+from raftwood.pipeline.options import ParseMode
+from raftwood.pipeline.read import ReadQuery
 from raftwood.pipeline.schema import SPARK_TYPES, struct_of
 
-_TIME = Wanted(Column.TIME.value, None)
+_TIME = WantedColumns(Column.TIME.value, None)
 Member = tuple[Commit, ArchivedFile]
 """A file, and the commit that names it."""
 
 
-def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
+def spark_frame(request: ReadQuery, spark: SparkSession | None) -> DataFrame:
     """As it is now; what comes later is not in it."""
     session = spark or SparkSession.getActiveSession()
     if session is None:
@@ -37,7 +40,9 @@ def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
     archive = None
     if options.archive is not None:
         files = spark_files(session, options.archive)
-        archive = Archive(files, project=options.access.project, logstore=options.access.logstore)
+        archive = ArchiveLog(
+            files, project=options.access.project, logstore=options.access.logstore
+        )
     with Hub.connect(options.access) as hub:
         found = look(hub, archive, skips_freed=not options.fails_on_data_loss)
     wanted = request.parts(found)
@@ -49,7 +54,10 @@ def spark_frame(request: Request, spark: SparkSession | None) -> DataFrame:
 
 
 def _histories(
-    session: SparkSession, request: Request, manifest: Manifest, wanted: Sequence[Part]
+    session: SparkSession,
+    request: ReadQuery,
+    manifest: ArchiveManifest,
+    wanted: Sequence[ShardPart],
 ) -> list[DataFrame]:
     """One for each group of files."""
     if request.options.archive is None:
@@ -91,7 +99,7 @@ def own_fields(members: Sequence[Member]) -> dict[str, str]:
     }
 
 
-def _is_wanted(file: ArchivedFile, part: Part) -> bool:
+def _is_wanted(file: ArchivedFile, part: ShardPart) -> bool:
     return int(file.last) >= part.begin and int(file.first) < part.tail
 
 
@@ -99,15 +107,15 @@ def _loaded(session: SparkSession, uri: str, members: Sequence[Member]) -> DataF
     commit = members[0][0]
     if commit.format == "delta":
         return session.read.format("delta").load(f"{uri}/{TABLE}")
-    own = (Wanted(name, kind) for name, kind in commit.fields.items())
+    own = (WantedColumns(name, kind) for name, kind in commit.fields.items())
     paths = [f"{uri}/{file.path}" for _, file in members]
     return session.read.schema(struct_of((*ALL, *own))).parquet(*paths)
 
 
 def _condition(
-    request: Request,
+    request: ReadQuery,
     members: Sequence[Member],
-    parts: Mapping[int, Part],
+    parts: Mapping[int, ShardPart],
 ) -> SparkColumn | None:
     """Times, and places where files have more than is wanted; a Delta table always may."""
     found = _timed(request.times)
@@ -122,7 +130,7 @@ def _condition(
     return found
 
 
-def _place(part: Part) -> SparkColumn:
+def _place(part: ShardPart) -> SparkColumn:
     position = F.col(Column.POSITION.value)
     return (
         (F.col(Column.SHARD.value) == part.shard)
@@ -140,10 +148,10 @@ def _timed(times: Times) -> SparkColumn | None:
     return reduce(lambda one, other: one & other, found) if found else None
 
 
-def _chosen(frame: DataFrame, request: Request, own: Mapping[str, str]) -> DataFrame:
+def _chosen(frame: DataFrame, request: ReadQuery, own: Mapping[str, str]) -> DataFrame:
     """The columns that are wanted; what cannot be read as the mode says."""
     mode = request.options.mode
-    if mode is not Mode.PERMISSIVE:
+    if mode is not ParseMode.PERMISSIVE:
         # A column of its own does not say whether it is null because it could not be cast.
         own = {}
         is_read = F.col(Column.RAW.value).isNull()
@@ -152,15 +160,17 @@ def _chosen(frame: DataFrame, request: Request, own: Mapping[str, str]) -> DataF
                 text = F.col(Column.CONTENTS.value)[each.content]
                 is_cast = text.try_cast(SPARK_TYPES[each.type]).isNotNull()
                 is_read = is_read & (text.isNull() | is_cast)
-        if mode is Mode.FAILFAST:
+        if mode is ParseMode.FAILFAST:
             problem = F.lit("a batch or a value of the archive cannot be read; read in mode ")
-            advice = F.concat(problem, F.lit(f"{Mode.DROPMALFORMED} or {Mode.PERMISSIVE}"))
+            advice = F.concat(
+                problem, F.lit(f"{ParseMode.DROPMALFORMED} or {ParseMode.PERMISSIVE}")
+            )
             is_read = F.when(is_read, True).otherwise(F.raise_error(advice).cast("boolean"))
         frame = frame.filter(is_read)
     return frame.select([_content(each, own) for each in request.columns])
 
 
-def _content(wanted: Wanted, own: Mapping[str, str]) -> SparkColumn:
+def _content(wanted: WantedColumns, own: Mapping[str, str]) -> SparkColumn:
     """A column of the archive, or one made of the contents."""
     if wanted.type is None or own.get(wanted.name) == wanted.type:
         return F.col(f"`{wanted.name}`")
@@ -168,7 +178,7 @@ def _content(wanted: Wanted, own: Mapping[str, str]) -> SparkColumn:
     return text.try_cast(SPARK_TYPES[wanted.type]).alias(wanted.name)
 
 
-def _tail(session: SparkSession, request: Request, wanted: Sequence[Part]) -> DataFrame:
+def _tail(session: SparkSession, request: ReadQuery, wanted: Sequence[ShardPart]) -> DataFrame:
     options = request.options
     named = {each.name for each in request.columns}
     condition = _timed(request.times)

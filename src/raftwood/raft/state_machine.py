@@ -3,16 +3,18 @@
 A state machine is deterministic: the same commands in the same order leave every replica in the
 same state and give the same results. It reads no clock and draws no random numbers. All calls come
 from the host's event loop, one at a time, and none of them may block for long.
+
+`in_chunks` and `gathered` are for state machines that are small enough to be encoded as a whole.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 Stopped = Callable[[], bool]
 """Asked between chunks: true once the host wants a snapshot's work to be given up."""
 
 
-class Command(Protocol):
+class CommittedCommand(Protocol):
     """One committed entry of the log."""
 
     @property
@@ -31,7 +33,7 @@ class ExtraFiles(Protocol):
 class StateMachine(Protocol):
     """What a group of replicas replicates."""
 
-    def update(self, commands: Sequence[Command]) -> Sequence[Any]:
+    def update(self, commands: Sequence[CommittedCommand]) -> Sequence[Any]:
         """Apply commands in order; a result for each, which its proposer gets.
 
         A `RaftwoodError` among the results is raised to the proposer; it is a result like any
@@ -93,3 +95,24 @@ class RetainingMachine(Protocol):
     @property
     def freeable_index(self) -> int:
         """Up to here the log need not be kept."""
+
+
+CHUNK_BYTES: Final = 256 << 10
+
+
+def in_chunks(data: bytes, stopped: Stopped) -> Iterator[bytes]:
+    """What `save_snapshot` gives; ends early once the host wants no more."""
+    for offset in range(0, len(data), CHUNK_BYTES):
+        if stopped():
+            return
+        yield data[offset : offset + CHUNK_BYTES]
+
+
+async def gathered(chunks: AsyncIterator[bytes], stopped: Stopped) -> bytes | None:
+    """What `recover_from_snapshot` gets, put together; None once the host wants no more."""
+    data = bytearray()
+    async for chunk in chunks:
+        if stopped():
+            return None
+        data += chunk
+    return bytes(data)

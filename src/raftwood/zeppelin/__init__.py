@@ -1,5 +1,8 @@
 """Zeppelin: tables of keys and values, split into partitions, each with a master and its slaves.
 
-Spoken to by any client of Redis Cluster. `model` is what all sides know of one another; `meta` says
-who has which partition, on raft; `node` keeps partitions; `client` finds them.
+Any client of Redis Cluster speaks to it. Imports `raft`, `disk`, `net` and `base`. Start reading at
+`model`, which all sides know. `meta` says which node has which partition, on raft; `node` keeps
+partitions, `replication` copies them, `commands` is what Redis's commands do, `client` finds them.
+The client imports no server: `model`, `slots`, `resp`, `records` and `pages` are what it shares
+with one.
 """

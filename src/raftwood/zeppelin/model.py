@@ -222,7 +222,7 @@ class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     admin: str
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as the meta server knows it."""
 
     id: NodeId
@@ -249,7 +249,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int = EPOCH_NONE
     tables: dict[str, Table] = {}
-    nodes: dict[NodeId, Node] = {}
+    nodes: dict[NodeId, NodeInfo] = {}
     users: dict[str, User] = {}
 
 

@@ -1,14 +1,18 @@
-"""Users' passwords: kept as scrypt's hashes, which cost whoever guesses time and memory.
+"""Users' passwords: scrypt hashes, and the check of a login against them.
 
-A hash says with what it was made, so that later ones may be made to cost more.
+A hash costs whoever guesses time and memory. It says how it was made, so that later ones may be
+made to cost more.
 """
 
+import asyncio
 import hashlib
 import hmac
 import random
+from collections.abc import Callable
 from typing import Final
 
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, Overloaded
+from raftwood.zeppelin.model import Topology, User
 
 _COST: Final = 1 << 12
 """About 10 ms and 4 MB for each guess; nodes remember who was right (`node/logins`)."""
@@ -45,3 +49,76 @@ def is_password(password: bytes, kept: str) -> bool:
 def _scrypt(password: bytes, salt: bytes, cost: int) -> bytes:
     memory = 256 * cost * _BLOCK
     return hashlib.scrypt(password, salt=salt, n=cost, r=_BLOCK, p=1, maxmem=memory, dklen=32)
+
+
+# Logins: whether a password is right, without ever keeping the loop busy with guesses.
+#
+# Each check of a hash costs about 10 ms on the loop, which is the same for simulated nodes and real
+# ones; so at most so many are done a second, one after another. What was right is remembered, by a
+# keyed digest, so that a client's next connections cost microseconds and wait for nobody's guesses.
+
+CHECKS_PER_S: Final = 20
+WAIT_S_MAX: Final = 5.0
+REMEMBERED_MAX: Final = 1_000
+
+
+class Logins:
+    """Of one node."""
+
+    def __init__(self, topology: Callable[[], Topology], source: random.Random) -> None:
+        self._topology = topology
+        self._key = source.randbytes(32)
+        self._known: dict[tuple[str, str], bytes] = {}
+        """By the user's name and hash: a digest of the password that was right."""
+        self._under_way: dict[tuple[str, str, bytes], asyncio.Future[bool]] = {}
+        """Checks, by name, hash and digest: whoever asks the same waits for the same."""
+        self._next_at = 0.0
+
+    async def verified(self, name: str, password: bytes) -> User | None:
+        """The user with this password; None: there is none."""
+        if len(password) > PASSWORD_BYTES_MAX:
+            return None
+        user = self._topology().users.get(name)
+        digest = hmac.digest(self._key, password, hashlib.sha256)
+        if user is not None:
+            known = self._known.get((name, user.password_hash))
+            if known is not None and hmac.compare_digest(known, digest):
+                return user
+        # A name that nobody has costs as much: else it could be told from one that somebody has.
+        kept = _NOBODY if user is None else user.password_hash
+        is_right = await self._check(password, (name, kept, digest))
+        if not is_right or user is None:
+            return None
+        self._known[name, user.password_hash] = digest
+        if len(self._known) > REMEMBERED_MAX:
+            del self._known[next(iter(self._known))]
+        return user
+
+    async def _check(self, password: bytes, key: tuple[str, str, bytes]) -> bool:
+        """Once for all that ask at the same time, as the many connections of one client do."""
+        while (other := self._under_way.get(key)) is not None:
+            await asyncio.wait((other,))
+            if not other.cancelled():
+                return other.result()
+        self._under_way[key] = mine = asyncio.get_running_loop().create_future()
+        try:
+            await self._turn()
+            is_right = is_password(password, key[1])
+            mine.set_result(is_right)
+        finally:
+            # Who waits for a check that came to nothing makes one of their own.
+            mine.cancel()
+            del self._under_way[key]
+        return is_right
+
+    async def _turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        at = max(self._next_at, now)
+        if at - now > WAIT_S_MAX:
+            raise Overloaded("too many logins at once: try again in some seconds")
+        self._next_at = at + 1 / CHECKS_PER_S
+        if at > now:
+            await asyncio.sleep(at - now)
+
+
+_NOBODY: Final = f"scrypt$4096${'00' * 16}${'00' * 32}"

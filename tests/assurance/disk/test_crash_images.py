@@ -10,8 +10,9 @@ import pytest
 
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
-from raftwood.disk.segment_log import compaction, index, recovery, replay, scan
+from raftwood.disk.segment_log import compaction, index, recovery, scan
 from raftwood.disk.segment_log import format as log_format
+from raftwood.disk.segment_log import scan as scan_module
 from tests.kits.disk.images import FolderImages, ForgetfulFiles, LogImages
 from tests.kits.models import CATCHES, Mutant, replaced
 
@@ -146,7 +147,7 @@ MUTANTS = {
         _log,
         replaced(index.GroupIndex, row_of=lambda self, number: max(_row_of(self, number) - 1, 0)),
     ),
-    "a forgotten truncation": Mutant(_log, replaced(replay._Rows, cut_tail=lambda *_: None)),
+    "a forgotten truncation": Mutant(_log, replaced(scan_module._Rows, cut_tail=lambda *_: None)),
     "a segment removed before its copies are durable": Mutant(
         _log, replaced(compaction.Compactor, _all_durable=_no_wait, _barrier=_no_wait)
     ),

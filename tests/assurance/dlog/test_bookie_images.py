@@ -9,8 +9,7 @@ from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.dlog.bookie import bookie
 from raftwood.dlog.bookie.bookie import Bookie
-from raftwood.dlog.bookie.entry_index import EntryIndex
-from raftwood.dlog.bookie.held_ledger import LedgerNote, encode_note
+from raftwood.dlog.bookie.ledger_descriptor import EntryIndex, LedgerNote, encode_note
 from tests.kits.disk.images import ForgetfulFiles
 from tests.kits.dlog.images import BookieImages
 from tests.kits.floors import IMAGES, SHARES

@@ -11,7 +11,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
 from tests.kits.dlog.simulation.faults import Client, FaultyLedgers, FaultyMeta
 

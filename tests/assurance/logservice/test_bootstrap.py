@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from raftwood.logservice.hakeeper.state import Phase
-from raftwood.simulation import Simulation, simulate
+from raftwood.logservice.hakeeper.state import ClusterPhase
+from raftwood.testing import Simulation, simulate
 from tests.kits.logservice.log_cluster import LogCluster
 from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 
@@ -47,7 +47,7 @@ async def check_ready(cluster: LogCluster) -> None:
         assert [record.lsn for record in records] == lsns
     operator = cluster.operator()
     deadline = cluster.simulation.now + READY_S
-    while (view := await operator.describe()).phase is not Phase.RUNNING:
+    while (view := await operator.describe()).phase is not ClusterPhase.RUNNING:
         assert cluster.simulation.now < deadline, view.phase
         await asyncio.sleep(0.5)
     await operator.close()

@@ -15,10 +15,10 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.shard_link import LEARN_EVERY_S
 from raftwood.logservice.errors import LsnTruncated, RecordTooLarge
 from raftwood.logservice.log_state_machine import LogStateMachine
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.recovering import recover_group
-from raftwood.raft.host.snapshots import SnapshotFiles
-from raftwood.simulation import PROCESS, Simulation, simulate
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.offline import recover_group
+from raftwood.raft.snapshot_files import SnapshotFiles
+from raftwood.testing import PROCESS, Simulation, simulate
 from tests.kits.logservice.log_cluster import LogCluster, address
 from tests.kits.logservice.readable import (
     SHARD,
@@ -305,9 +305,9 @@ def test_a_disk_that_fills_up_refuses_appends_and_goes_on_after_a_truncation() -
 
 def test_a_read_that_the_worker_overtakes_is_told_what_can_be_read() -> None:
     """No range of the raft log reaches the client: only LSNs that it can go on with."""
-    original = Host.read_log
+    original = NodeHost.read_log
 
-    async def read_log(host: Host, group: int, first_index: int, **options: Any) -> Any:
+    async def read_log(host: NodeHost, group: int, first_index: int, **options: Any) -> Any:
         await asyncio.sleep(5.0)
         return await original(host, group, first_index, **options)
 
@@ -316,7 +316,7 @@ def test_a_read_that_the_worker_overtakes_is_told_what_can_be_read() -> None:
         lsns: list[int] = []
         async with await ready(cluster, timeout_ms=20_000) as client:
             await fill(client, lsns, 100)
-            with mock.patch.object(Host, "read_log", read_log):
+            with mock.patch.object(NodeHost, "read_log", read_log):
                 reading = asyncio.create_task(client.read(lsns[0], wait_ms=6_000))
                 await asyncio.sleep(0.5)
                 await client.truncate(lsns[-1])

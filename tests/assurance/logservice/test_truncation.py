@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.logservice.log_cluster import LogCluster
 from tests.kits.logservice.readable import (
     RECORDS,

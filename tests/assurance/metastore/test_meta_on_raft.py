@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 
-from raftwood.app.groups import METASTORE_SHARD
-from raftwood.app.log_tenant import log_tenant
+from raftwood.server.cluster import METASTORE_SHARD
+from raftwood.server.tenants import log_tenant
 from tests.kits.metastore.stores_suite import STORES, StoresSuite
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.membership import MemberAction, MemberStep
 from tests.kits.raft.damage import STORE, HaltingCluster
 from tests.kits.raft.damaged_stores import (
     DAMAGES,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.models import run_seeds, weathers
 from tests.kits.raft.hosts.cluster import Cluster, choose_cluster, run_hosts
 from tests.kits.raft.hosts.mutants import CAUGHT_BY, MUTANTS

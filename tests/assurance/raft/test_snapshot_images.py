@@ -9,8 +9,8 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Buffer, Completion, Operation
-from raftwood.raft.host.snapshots import container, receiving, store, writing
-from raftwood.simulation import RecordingFiles
+from raftwood.raft import snapshot_files, snapshot_format
+from raftwood.testing import RecordingFiles
 from tests.kits.disk.images import ForgetfulFiles, RecorderFactory
 from tests.kits.models import CATCHES, Mutant, Plant, replaced
 from tests.kits.raft.snapshot_images import SnapshotImages
@@ -46,8 +46,8 @@ class _SyncAfterRename(RecordingFiles):
         super().submit(operations, callback)
 
 
-class _Trusting(container.Decoder):
-    def feed(self, data: Buffer) -> list[container.Part]:
+class _Trusting(snapshot_format.SnapshotDecoder):
+    def feed(self, data: Buffer) -> list[snapshot_format.SnapshotFrame]:
         try:
             return super().feed(data)
         except StoreDamaged:
@@ -59,9 +59,9 @@ class _Trusting(container.Decoder):
         pass
 
 
-def _file_under_its_own_name(snapshots: store.SnapshotFiles) -> writing.PieceFile:
+def _file_under_its_own_name(snapshots: snapshot_files.SnapshotFiles) -> snapshot_files.PieceFile:
     path = snapshots._path(next(snapshots._numbers), 99)
-    return writing.PieceFile(snapshots._files, path, piece_bytes=snapshots._piece_bytes)
+    return snapshot_files.PieceFile(snapshots._files, path, piece_bytes=snapshots._piece_bytes)
 
 
 _CATCHES = (*CATCHES, ExceptionGroup, OSError)
@@ -78,12 +78,12 @@ MUTANTS = {
     "a forgotten sync of the directory": _mutant(recorder=_NoDirectorySync),
     "a sync after the rename": _mutant(recorder=_SyncAfterRename),
     "a snapshot written under its own name": _mutant(
-        replaced(store.SnapshotFiles, _new_file=_file_under_its_own_name)
+        replaced(snapshot_files.SnapshotFiles, _new_file=_file_under_its_own_name)
     ),
     "a start that leaves unfinished files": _mutant(
-        replaced(store, _SCRATCH=re.compile("nothing"))
+        replaced(snapshot_files, _SCRATCH=re.compile("nothing"))
     ),
-    "a transfer that is not verified": _mutant(replaced(receiving, Decoder=_Trusting)),
+    "a transfer that is not verified": _mutant(replaced(snapshot_files, SnapshotDecoder=_Trusting)),
 }
 
 

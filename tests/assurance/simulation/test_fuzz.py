@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from raftwood.simulation import fuzz
+from raftwood.testing import fuzz
 from tests.kits.fuzz import TARGETS
 
 INPUTS = 50_000

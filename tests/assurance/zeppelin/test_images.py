@@ -8,20 +8,20 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.base.seams import Mutation
-from raftwood.disk.segment_log import DropGroup, State, TruncateHead
-from raftwood.zeppelin.node import node_store, partition_engine, stored_partition
-from raftwood.zeppelin.node.cutting import cut_binlog
-from raftwood.zeppelin.node.engine_home import (
+from raftwood.disk.segment_log import DropGroup, SetState, TruncateHead
+from raftwood.zeppelin.node import engine as engine_module
+from raftwood.zeppelin.node import store as store_module
+from raftwood.zeppelin.node import stored_partition
+from raftwood.zeppelin.node.binlog import cut_binlog
+from raftwood.zeppelin.node.engine import EngineState, PartitionEngine, encode_value
+from raftwood.zeppelin.node.engine_folders import (
     VERSION,
-    EngineHome,
-    Held,
+    EngineFolders,
+    HeldEngine,
     encode_held,
     group_of,
 )
-from raftwood.zeppelin.node.engine_state import EngineState
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.node.values import encode_value
 from tests.kits.disk.images import ForgetfulFiles
 from tests.kits.floors import IMAGES, SHARES
 from tests.kits.models import Mutant, replaced, together
@@ -92,10 +92,10 @@ async def _rewind_the_binlog_first(store: StoredPartition, *, after: int, **othe
     await _rewind(store, after=after, **others)
 
 
-async def _move_in_two_steps(home: EngineHome, folder: str, *, sequence: int) -> None:
+async def _move_in_two_steps(home: EngineFolders, folder: str, *, sequence: int) -> None:
     group = group_of(home.partition)
-    home.held = Held(VERSION, home.held.table, folder.rpartition("/")[2])
-    state = State(group, encode_held(home.held))
+    home.held = HeldEngine(VERSION, home.held.table, folder.rpartition("/")[2])
+    state = SetState(group, encode_held(home.held))
     await home._log.commit(state)
     await home._log.commit(DropGroup(group), state, TruncateHead(group, sequence))
 
@@ -133,15 +133,15 @@ MUTANTS = {
     ),
     "an ending stays when its key is written anew": Mutant(
         _check,
-        replaced(partition_engine, expires_of=lambda _: 0),
+        replaced(engine_module, expires_of=lambda _: 0),
         harm="endings that are missing or wrong",
     ),
     "a relative expiry": Mutant(
-        _check, replaced(partition_engine, encode_value=_encode_relative), harm=OLDER
+        _check, replaced(engine_module, encode_value=_encode_relative), harm=OLDER
     ),
     "a dropped partition comes back": Mutant(
         _check,
-        replaced(node_store, DropGroup=lambda _: node_store._own_state(1, 1)),
+        replaced(store_module, DropGroup=lambda _: store_module._own_state(1, 1)),
         harm=UNTOLD,
     ),
     "a binlog is cut before the engine": Mutant(
@@ -153,7 +153,7 @@ MUTANTS = {
         harm=OLDER,
     ),
     "a copy takes over in two steps": Mutant(
-        _check, replaced(EngineHome, move=_move_in_two_steps), harm=UNFIT
+        _check, replaced(EngineFolders, move=_move_in_two_steps), harm=UNFIT
     ),
 }
 

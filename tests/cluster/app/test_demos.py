@@ -12,16 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from raftwood.app.command_line import run as raftwood
-from raftwood.app.demo.receivers import OTHERS, Target
-from raftwood.app.demo.shipping import Shipping
-from raftwood.app.demo.shipping_figures import shipping_checks
-from raftwood.app.demo.shipping_plan import ShippingPlan
-from raftwood.app.demo.standalone_process import StandaloneProcess
-from raftwood.app.demo.story import StoryListener
-from raftwood.app.demo.web_files import stored_files
+from raftwood.cli.command_line import run as raftwood
 from raftwood.loghub.model import LogKind
 from raftwood.pipeline.read import read
+from raftwood_demos.receivers import OTHERS, ReceiverTarget
+from raftwood_demos.shipping import Shipping, ShippingPlan, shipping_checks
+from raftwood_demos.standalone_process import StandaloneProcess
+from raftwood_demos.story import StoryListener
+from raftwood_demos.web_logs import stored_files
 from tests.kits.processes import INTERRUPTIBLE
 
 GONE_S_MAX = 60.0
@@ -108,7 +106,7 @@ def test_each_record_is_processed_when_one_joins_one_is_killed_and_a_shard_is_sp
 def test_web_servers_ship_every_line_once_and_in_order_while_a_receiver_is_killed(
     tmp_path: Path,
 ) -> None:
-    target = Target("web", "access")
+    target = ReceiverTarget("web", "access")
     plan = ShippingPlan(servers=2, lines=4_000, lines_per_minute=1_000, seed=11, seconds=3.0)
     told: list[str] = []
     listener = StoryListener(on_step=told.append, on_progress=lambda *_: None)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.kits.app.running import ask
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.raft.stores import WAIT, Stores
+from tests.kits.server.running import ask
 
 
 @pytest.fixture(scope="module")

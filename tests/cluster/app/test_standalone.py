@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.app.standalone import PORTS
 from raftwood.loghub.model import LogKind
-from tests.kits.app.running import connected, redis_of, running
+from raftwood.server.standalone import PORTS
 from tests.kits.ports import consecutive_ports
+from tests.kits.server.running import connected, redis_of, running
 
 
 @pytest.mark.parametrize(

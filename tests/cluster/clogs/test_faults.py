@@ -8,12 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from raftwood.app.command_line import EXIT_INVALID
 from raftwood.base.seams import MetaStore, SetKey
+from raftwood.cli.command_line import EXIT_INVALID
 from raftwood.clogs.client import ShipperStatus
-from raftwood.clogs.configuration.meta_store import ConfigurationVersion, Pointer
-from raftwood.clogs.configuration.text import text_digest
-from raftwood.clogs.model import RingConfiguration
+from raftwood.clogs.configuration import RingConfiguration, text_digest
+from raftwood.clogs.configuration_store import ConfigurationPointer, ConfigurationVersion
 from tests.kits.clogs.log_writer import FILES, LogWriter
 from tests.kits.clogs.processes import (
     HA,
@@ -193,7 +192,7 @@ async def _set_unchecked(
     entry = ConfigurationVersion(
         version=version, digest=digest, servers=2, comment="", replaced=replaced, set_at_ms=0
     )
-    pointer = Pointer(version, version, digest)
+    pointer = ConfigurationPointer(version, version, digest)
     values = {
         f"versions/{version:012d}": text,
         f"history/{version:012d}": msgspec.json.encode(entry),

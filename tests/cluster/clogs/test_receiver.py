@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raftwood.app.standalone import PORTS
-from raftwood.base.codecs import Codec, compress
-from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
+from raftwood.base.compression import Codec, compress
+from raftwood.clogs.frames import ClogsMessage, MessageType, decode_message, encode_message
 from raftwood.clogs.lines import encode_lines
 from raftwood.clogs.wire import CLUSTER, KEY_ROLE, PING, STORE
 from raftwood.loghub.model import LogKind
 from raftwood.net import ClientCredentials, Connection, Identity, Secret, connect
-from tests.kits.app.running import connected
+from raftwood.server.standalone import PORTS
 from tests.kits.ports import consecutive_ports
 from tests.kits.processes import RAFTWOOD, RealProcess
+from tests.kits.server.running import connected
 
 FILES = ("/var/log/a.log", "/var/log/b.log")
 BATCHES = 6
@@ -56,16 +56,16 @@ async def connection_to(parts: dict[str, Any]) -> Connection:
     return await connect(host, int(port), credentials, random.Random(1))
 
 
-async def ask(connection: Connection, message: Message) -> Message:
+async def ask(connection: Connection, message: ClogsMessage) -> ClogsMessage:
     method = PING if message.type is MessageType.PING else STORE
     payload = b"".join(encode_message(message))
     return decode_message(await connection.call(method, payload, timeout_ms=60_000))
 
 
-def batch(name: str, sequence: int, place: str) -> Message:
+def batch(name: str, sequence: int, place: str) -> ClogsMessage:
     lines = [f"{name} {sequence}.{number}".encode() for number in range(3)]
     raw = encode_lines(lines, time_ns=1_700_000_000_000_000_000, topic=name)
-    return Message(
+    return ClogsMessage(
         type=MessageType.DATA,
         name=name,
         producer=name.encode().ljust(16)[:16],
@@ -82,10 +82,12 @@ def batch(name: str, sequence: int, place: str) -> Message:
 async def ship(parts: dict[str, Any], places: dict[str, str], *, batches: int) -> None:
     """All files' batches from the first on; places are asked for where they are not known."""
     async with await connection_to(parts) as connection:
-        assert (await ask(connection, Message(type=MessageType.PING, sequence=7))).sequence == 8
+        assert (
+            await ask(connection, ClogsMessage(type=MessageType.PING, sequence=7))
+        ).sequence == 8
         for name in FILES:
             if name not in places:
-                located = await ask(connection, Message(type=MessageType.LOCATE, name=name))
+                located = await ask(connection, ClogsMessage(type=MessageType.LOCATE, name=name))
                 places[name] = located.place
             for sequence in range(1, batches + 1):
                 ack = await ask(connection, batch(name, sequence, places[name]))

@@ -11,8 +11,8 @@ from typing import Self
 
 import pytest
 
-from tests.kits.app.gateway_thread import START_S_MAX
 from tests.kits.clogs.gateway_receiver import Receiver
+from tests.kits.server.gateway_thread import START_S_MAX
 
 
 class Process:
@@ -25,7 +25,7 @@ class Process:
         settings.write_text("batch_bytes_max = 4096\nline_bytes_max = 4096\ngrace_ms = 100\n")
         self._process = subprocess.Popen(
             (
-                *(sys.executable, "-m", "raftwood.app", "ship", f"{folder}/*.log"),
+                *(sys.executable, "-m", "raftwood.cli", "ship", f"{folder}/*.log"),
                 *("--state", str(folder / "state"), "--name", "{base}"),
                 *("--settings", str(settings)),
                 *("--ready-file", str(self._ready), "--set", "http.listen=127.0.0.1:0"),

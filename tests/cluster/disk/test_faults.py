@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.app.command_line import run as raftwood
-from raftwood.app.demo import durable_log
-from raftwood.app.demo.batches import GROUPS
+from raftwood.cli.command_line import run as raftwood
 from raftwood.disk.real_environment import EXIT_CODE_ENDED
+from raftwood_demos import durable_log
+from raftwood_demos.durable_log_writer import GROUPS
 from tests.kits.disk import disk_full
 from tests.kits.processes import in_small_disk, injected
 from tests.kits.running import run
 
-WRITER = (sys.executable, "-m", "raftwood.app.demo.writer")
+WRITER = (sys.executable, "-m", "raftwood_demos.durable_log_writer")
 
 
 def acked_by(output: str) -> dict[int, int]:

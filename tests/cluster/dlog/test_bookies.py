@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
 from raftwood.dlog.errors import BookieUnavailable, Fenced, NoSuchEntry
-from raftwood.dlog.ledgers.model import LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.metadata import LedgerConfig, LedgerMetadata, Segment
 from tests.kits.dlog.bookie_calls import KEY, Adding, packed
 from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
 from tests.kits.running import run

@@ -7,9 +7,9 @@ from typing import Any
 
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
-from tests.kits.app.running import connected
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.processes import RAFTWOOD
+from tests.kits.server.running import connected
 
 
 def test_a_log_is_made_written_read_rotated_and_shrunk(operator: Commands) -> None:

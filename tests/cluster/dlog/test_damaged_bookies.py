@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from raftwood.app.standalone import PORTS
 from raftwood.disk.segment_log.horizon import NAME, decode_horizon
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
 from raftwood.dlog.errors import CannotRecover
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import LedgerConfig
-from tests.kits.app.running import running
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import LedgerConfig
+from raftwood.server.standalone import PORTS
 from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.ports import consecutive_ports
 from tests.kits.running import run
+from tests.kits.server.running import running
 
 ON_ALL, ACKED = 100, 140
 SMALL = "--set=log.segment_bytes=65536"

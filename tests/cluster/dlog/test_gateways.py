@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from raftwood.app.connecting import connected_metastore
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.shared.owner_records import look_up
+from raftwood.dlog.owner_records import look_up
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import LogKind
+from raftwood.server.cluster_client import connected_metastore
 from tests.kits.dlog.bookie_processes import BookieProcess
 from tests.kits.loghub.load import HubLoad
 from tests.kits.loghub.processes import LOGSTORE, PROJECT, HubProcesses

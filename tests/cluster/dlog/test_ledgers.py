@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.errors import Overloaded
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
 from raftwood.dlog.errors import Fenced
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import LedgerConfig
 from tests.kits.dlog.bookie_processes import BookieProcesses, bookie_processes
 from tests.kits.running import run
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from raftwood.loghub.client import LogHubClient
-from tests.kits.app.running import connected
 from tests.kits.processes import RAFTWOOD, RealProcess, quick_raftwood
+from tests.kits.server.running import connected
 
 SHARDS = 4
 TIMEOUT_S = 4

@@ -12,10 +12,10 @@ WAIT_S_MAX = 120.0
 PROGRAM = f"""
 import asyncio, time
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.errors import LeaseLost
+from raftwood.loghub.errors import LeaseLost
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import Processor
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 from tests.kits.loghub.workers import FakeSource
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from raftwood.app.groups import METASTORE_SHARD, ZEPPELIN_SHARD
-from raftwood.logservice.hakeeper.alarm import AlarmKind
-from raftwood.logservice.hakeeper.state import Phase
-from raftwood.logservice.hakeeper.views import ClusterView
+from raftwood.logservice.hakeeper.commands import ClusterView
+from raftwood.logservice.hakeeper.messages import AlarmKind
+from raftwood.logservice.hakeeper.state import ClusterPhase
+from raftwood.server.cluster import METASTORE_SHARD, ZEPPELIN_SHARD
 from tests.kits.logservice.processes import log_stores, shard_of
 from tests.kits.running import run
 
@@ -39,7 +39,7 @@ def test_a_bootstrap_that_failed_is_reported_and_recovers(tmp_path: Path) -> Non
     settings = {"hakeeper.bootstrap_ticks": 5, "hakeeper.bootstrap_grace_ticks": 1000}
 
     def has_failed(view: ClusterView) -> bool:
-        return view.phase is Phase.BOOTSTRAP_FAILED
+        return view.phase is ClusterPhase.BOOTSTRAP_FAILED
 
     async def body() -> None:
         async with log_stores(tmp_path, settings=settings) as stores:

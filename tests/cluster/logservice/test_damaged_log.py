@@ -5,8 +5,8 @@ import json
 import signal
 from pathlib import Path
 
-from raftwood.logservice.hakeeper.views import ClusterView
-from raftwood.raft.host.book import GROUP_MAX
+from raftwood.logservice.hakeeper.commands import ClusterView
+from raftwood.raft.registry import GROUP_MAX
 from tests.kits.logservice.load import read_all
 from tests.kits.logservice.processes import LogNode, LogProcesses, log_stores
 from tests.kits.processes import RAFTWOOD

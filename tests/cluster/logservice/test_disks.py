@@ -9,7 +9,7 @@ import pytest
 
 from raftwood.base.errors import DiskFull
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.views import ClusterView
+from raftwood.logservice.hakeeper.commands import ClusterView
 from tests.kits.logservice.load import Load, read_all
 from tests.kits.logservice.processes import LogProcesses, log_stores, shard_of
 from tests.kits.processes import fill, in_small_disk, seen_inside

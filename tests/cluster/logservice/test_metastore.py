@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from raftwood.app.connecting import connected_metastore
-from raftwood.app.groups import METASTORE_SHARD
 from raftwood.base.seams import SetKey
 from raftwood.disk.real_environment import real_environment
+from raftwood.server.cluster import METASTORE_SHARD
+from raftwood.server.cluster_client import connected_metastore
 from tests.kits.logservice.processes import log_stores, shard_of
 from tests.kits.running import run
 

@@ -4,10 +4,10 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.kits.app.running import ask
 from tests.kits.logservice.processes import WAIT_S_MAX, log_stores
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.running import run
+from tests.kits.server.running import ask
 from tests.unit.test_dashboards import logservice_metrics, series_of
 
 TOKEN = "0123456789" * 4

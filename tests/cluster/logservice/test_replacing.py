@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.commands import DrainStore
-from raftwood.logservice.hakeeper.orders import OrderKind
-from raftwood.logservice.hakeeper.views import ClusterView, StoreView
+from raftwood.logservice.hakeeper.commands import ClusterView, DrainStore, StoreView
+from raftwood.logservice.hakeeper.messages import OrderKind
 from raftwood.raft.core import Role
 from tests.kits.logservice.load import Load, cut_log
 from tests.kits.logservice.processes import (

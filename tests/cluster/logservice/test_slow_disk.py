@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.raft.remote.admin import RaftAdmin
+from raftwood.raft.admin import RaftAdmin
 from tests.kits.logservice.processes import LogProcesses, log_stores, shard_of
 from tests.kits.processes import injected
 from tests.kits.running import run

@@ -6,8 +6,8 @@ import pytest
 
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.alarm import AlarmKind
-from raftwood.logservice.hakeeper.views import ClusterView
+from raftwood.logservice.hakeeper.commands import ClusterView
+from raftwood.logservice.hakeeper.messages import AlarmKind
 from tests.kits.logservice.load import cut_log, read_all
 from tests.kits.logservice.processes import (
     LogNode,

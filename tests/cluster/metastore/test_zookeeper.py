@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from raftwood.base.errors import ConnectionLost, Overloaded, Unavailable
-from raftwood.base.seams import Change, MetaStore, SetKey
+from raftwood.base.seams import KeyChange, MetaStore, SetKey
 from raftwood.metastore import zookeeper_store
 from tests.kits.running import run
 from tests.kits.servers.zookeeper import ZooKeeperServer, ensemble
@@ -71,7 +71,7 @@ def test_nothing_acked_is_lost_when_the_server_is_killed() -> None:
                 acked[key] = (await store.transact((), (SetKey(key, b"x"),))).version
 
     async def main(server: ZooKeeperServer) -> None:
-        seen: list[Change] = []
+        seen: list[KeyChange] = []
         stop = asyncio.Event()
         async with (
             opened(server.address, snapshot_entries=50, timeout_ms=20_000) as one,

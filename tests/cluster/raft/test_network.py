@@ -8,7 +8,7 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.net import ClientLimits
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
 from tests.kits.raft.cluster import CLIENT_NETWORK, STORES
 from tests.kits.raft.ledger import command, count_from, count_query
 from tests.kits.raft.load import Writer

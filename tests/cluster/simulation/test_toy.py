@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from raftwood.disk.real_environment import real_environment
-from raftwood.simulation import History, check_registers
+from raftwood.testing import History, check_registers
 from tests.kits.simulation.toy.processes import RealReplicas
 from tests.kits.simulation.toy.workload import Load, audit, run_client
 

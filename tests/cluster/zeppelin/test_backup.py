@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from raftwood.zeppelin.backup.backup_format import (
+from raftwood.zeppelin.backup_format import (
     MANIFEST,
-    Manifest,
     PartitionBackup,
+    TableManifest,
     decode_manifest,
 )
 from raftwood.zeppelin.client import Kv
@@ -117,7 +117,7 @@ def killed_midway(cluster: KvProcesses, login: Login, folder: Path) -> list[Part
     return states(folder)
 
 
-def check(manifest: Manifest, found: dict[bytes, bytes], *, before: int, after: int) -> None:
+def check(manifest: TableManifest, found: dict[bytes, bytes], *, before: int, after: int) -> None:
     """What was restored is what was written, as of one moment in each partition."""
     assert {key: value for key, value in found.items() if key in STILL} == STILL
     assert len(found) == len(STILL) + len(MOVING)

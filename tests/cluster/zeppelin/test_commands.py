@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.kits.app.running import redis_of
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.server.running import redis_of
 
 
 @pytest.fixture

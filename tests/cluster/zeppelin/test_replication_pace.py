@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from raftwood.zeppelin.model import Gap, PartitionState
-from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.replication import pacing, sender_rules
+from raftwood.zeppelin.records import KeyWrite
+from raftwood.zeppelin.replication import master, sender
 from tests.kits.zeppelin.real_nodes import RealNode, changed, run_pair, topology, until
 
 WRITES_A_TURN = 64
@@ -25,7 +25,7 @@ def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) 
         worst = 0
         for turn in range(TURNS):
             for number in range(WRITES_A_TURN):
-                one.write(Write(b"key%d" % (turn * number), b"v" * 100))
+                one.write(KeyWrite(b"key%d" % (turn * number), b"v" * 100))
             await asyncio.sleep(0)
             worst = max(worst, one.store.last_sequence - two.store.last_sequence)
         assert worst <= LAG_TURNS_MAX * WRITES_A_TURN
@@ -37,8 +37,8 @@ def test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate(tmp_path: Path) 
 
 def slow_the_slave(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice at a time is under way to it, whatever the link is found to hold."""
-    monkeypatch.setattr(sender_rules.Feed, "window_bytes", property(lambda _: 1 << 10))
-    monkeypatch.setattr(sender_rules, "SLICE_BYTES", 4 << 10)
+    monkeypatch.setattr(sender.Feed, "window_bytes", property(lambda _: 1 << 10))
+    monkeypatch.setattr(sender, "SLICE_BYTES", 4 << 10)
 
 
 @pytest.mark.parametrize("is_paced", [True, False])
@@ -48,9 +48,9 @@ def test_a_master_does_not_run_away_from_a_slow_slave(
     """The slave takes about 0.5 MB a second, and clients write as fast as they are answered."""
     lag_max_bytes = 200_000
     slow_the_slave(monkeypatch)
-    monkeypatch.setattr(pacing, "LOOK_MS", 50)
+    monkeypatch.setattr(master, "LOOK_MS", 50)
     if not is_paced:
-        monkeypatch.setattr(pacing.Pace, "allowed", lambda _self, done, *_, **__: done)
+        monkeypatch.setattr(master.AckPace, "allowed", lambda _self, done, *_, **__: done)
 
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two], min_replicas=1, lag_max_bytes=lag_max_bytes)
@@ -60,7 +60,7 @@ def test_a_master_does_not_run_away_from_a_slow_slave(
         worst = 0
         for _ in range(50):
             for number in range(20):
-                sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
+                sequence = one.write(KeyWrite(b"key%d" % number, b"v" * 1_000))
             answered = asyncio.Event()
             one.replica.acks.wait(sequence, answered.set)
             await answered.wait()
@@ -76,7 +76,7 @@ def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
 ) -> None:
     """It takes about 0.5 MB a second, and clients write as fast as they are answered."""
     slow_the_slave(monkeypatch)
-    monkeypatch.setattr(pacing, "SLOWED_CLOSE", Gap(queued_bytes=20_000, drain_ms=40))
+    monkeypatch.setattr(master, "SLOWED_CLOSE", Gap(queued_bytes=20_000, drain_ms=40))
 
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two], min_replicas=1, ack="memory")
@@ -90,7 +90,7 @@ def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
                 if behind() <= 40_000:
                     break
                 for number in range(20):
-                    sequence = one.write(Write(b"key%d" % number, b"v" * 1_000))
+                    sequence = one.write(KeyWrite(b"key%d" % number, b"v" * 1_000))
                 acks = one.replica.acks
                 if not acks.is_immediate and acks.reached < sequence:
                     answered = asyncio.Event()
@@ -103,7 +103,7 @@ def test_a_target_catches_up_with_a_master_that_is_slowed_down_for_it(
             return (one.store.last_sequence - two.store.synced_sequence) * 1_000
 
         for number in range(100):
-            one.write(Write(b"old%d" % number, b"v" * 1_000))
+            one.write(KeyWrite(b"old%d" % number, b"v" * 1_000))
         before = behind()
         assert await write_on(5) > before, "nobody waits for it yet"
         slow = topology(2, [one, two], min_replicas=1, ack="memory")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from raftwood.app.command_line import run as raftwood
+from raftwood.cli.command_line import run as raftwood
 from tests.kits.servers.zookeeper import ZooKeeperServer
 
 

@@ -13,7 +13,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position
 from raftwood.dlog.errors import CannotRecover, NoSuchLedger
 from raftwood.dlog.ledgers.digests import EntryDigest, master_key
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
 from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LogConfig

@@ -13,12 +13,12 @@ import pytest
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
 from raftwood.dlog.bookkeeper.metadata_store import BookKeeperMetadataStore
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
 from raftwood.dlog.errors import CannotRecover
+from raftwood.dlog.ledgers.context import LedgerSettings
 from raftwood.dlog.ledgers.digests import EntryDigest, master_key
-from raftwood.dlog.ledgers.model import BookieId, Digest, LedgerConfig
-from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.ledgers.metadata import BookieId, Digest, LedgerConfig
 from tests.kits.running import run
 from tests.kits.servers.bookkeeper import Bookie, BookKeeperCluster
 from tests.kits.servers.bookkeeper_clients import opened

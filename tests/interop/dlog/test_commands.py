@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from raftwood.app.standalone import PORTS
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.bookkeeper.bookies import connect_bookkeeper
+from raftwood.dlog.ledgers.metadata import LedgerConfig
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.server.streams import StreamLimits
-from tests.kits.app.running import connected, running
+from raftwood.server.standalone import PORTS
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.ports import consecutive_ports
 from tests.kits.running import run
+from tests.kits.server.running import connected, running
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 
 pytestmark = pytest.mark.needs("bookkeeper")

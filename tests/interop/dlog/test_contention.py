@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from raftwood.dlog.ledgers.ledger_store import LedgerStore
+from raftwood.dlog.ledgers.seams import LedgerStore
 from tests.kits.dlog.simulation import Plan, Report, World, run_world
 from tests.kits.dlog.sites import Seat, Site
 from tests.kits.running import run

@@ -5,9 +5,9 @@ what the other wrote.
 import pytest
 
 from raftwood.base.errors import PermissionDenied
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
 from raftwood.dlog.errors import Fenced, NoSuchLedger
-from raftwood.dlog.ledgers.model import Digest, LedgerConfig, LedgerState
+from raftwood.dlog.ledgers.metadata import Digest, LedgerConfig, LedgerState
 from raftwood.net.tls import ClientTls
 from tests.kits.dlog.java_ledgers import JavaFailed, JavaLedgers
 from tests.kits.running import run

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from raftwood.dlog.errors import BookieUnavailable, CannotRecover
-from raftwood.dlog.log.dlogs import LogInfo
+from raftwood.dlog.log.dlogs import DlogInfo
 from tests.kits.dlog.logs import BEGIN, read_all
 from tests.kits.dlog.readable import CONFIG, Readable, read_after_acks
 from tests.kits.dlog.sites import Site
@@ -28,7 +28,7 @@ def test_whoever_reads_right_after_an_ack_sees_the_message(site: Site) -> None:
     assert found.ledgers >= 20
 
 
-def _is_closed(info: LogInfo) -> bool:
+def _is_closed(info: DlogInfo) -> bool:
     return info.meta.ledgers[0].is_closed
 
 

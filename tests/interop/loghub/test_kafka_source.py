@@ -11,10 +11,10 @@ import pytest
 
 from raftwood.base.errors import Unavailable
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.iterating import Consumer
+from raftwood.loghub.consumer.iterator import Consumer
+from raftwood.loghub.consumer.kafka_source import KafkaSource, KafkaSourceSettings
 from raftwood.loghub.consumer.leases import LeaseTimes
-from raftwood.loghub.consumer.sources.kafka import KafkaSource, KafkaSourceSettings
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
 from tests.kits.running import run
 
@@ -119,7 +119,7 @@ def test_a_broker_that_is_away_is_an_error_to_try_again() -> None:
             with pytest.raises(Unavailable, match="Kafka topic t"):
                 await source.list_shards()
 
-    import raftwood.loghub.consumer.sources.kafka as module
+    import raftwood.loghub.consumer.kafka_source as module
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TIMEOUT_S", 0.3)

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import raftwood
+from raftwood.loghub.server.sls.api import SlsRoutes
 from raftwood.loghub.server.sls.openapi import openapi_document, openapi_json
-from raftwood.loghub.server.sls.routes import SlsRoutes
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
 from tests.kits.loghub.gateways import ThreadedGateway, http_gateway, threaded_gateway
 from tests.kits.running import run

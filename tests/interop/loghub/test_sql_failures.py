@@ -18,10 +18,9 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Take
-from raftwood.loghub.consumer.stores.schema import LEASES
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-from raftwood.loghub.consumer.stores.sql_engine import SqlEngine
+from raftwood.loghub.consumer.leases import LeaseOwner, NewLease, Renewal, Take
+from raftwood.loghub.consumer.sql_database import LEASES, SqlEngine
+from raftwood.loghub.consumer.sql_store import SqlLeaseStore
 from tests.kits.loghub.lease_store_suite import ANNE, rows
 from tests.kits.loghub.sql import SIGNATURE
 from tests.kits.servers.databases import SERVERS
@@ -198,7 +197,7 @@ def test_a_new_file_that_others_open_at_the_same_time_is_waited_for(tmp_path: Pa
 def test_a_call_that_is_cancelled_leaves_the_store_usable(database_url: str) -> None:
     async def scenario(store: SqlLeaseStore) -> None:
         for number in range(20):
-            call = asyncio.create_task(store.heartbeat(Owner("ben", "process-b")))
+            call = asyncio.create_task(store.heartbeat(LeaseOwner("ben", "process-b")))
             await asyncio.sleep(0.0003 * number)
             call.cancel()
             await asyncio.wait([call])

@@ -6,8 +6,15 @@ from collections import Counter
 from contextlib import AsyncExitStack
 
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Renewal, Save, Take
+from raftwood.loghub.consumer.leases import (
+    LeaseOwner,
+    LeaseStore,
+    NewLease,
+    Renewal,
+    Save,
+    ShardLease,
+    Take,
+)
 from tests.kits.loghub.lease_store_suite import rows
 from tests.kits.loghub.sql import SqlKit
 
@@ -24,12 +31,12 @@ class _Tally:
         self.consumers: dict[tuple[str, int], str] = {}
         self.saved: dict[str, int] = dict.fromkeys(SHARDS, 0)
 
-    def consumes(self, lease: Lease) -> None:
+    def consumes(self, lease: ShardLease) -> None:
         assert (lease.shard, lease.epoch) not in self.consumers, "an epoch has one consumer"
         self.consumers[lease.shard, lease.epoch] = lease.consumer_process
 
 
-async def _step(store: LeaseStore, owner: Owner, choice: random.Random, tally: _Tally) -> None:
+async def _step(store: LeaseStore, owner: LeaseOwner, choice: random.Random, tally: _Tally) -> None:
     seen = await rows(store)
     some = [seen[shard] for shard in choice.sample(SHARDS, 5)]
     takes = [Take(lease.shard, lease.lease_id, choice.random() < 0.5) for lease in some]
@@ -70,7 +77,7 @@ async def _race(url: str) -> None:
 
             async def work(number: int) -> None:
                 store = await kit.open()
-                owner, choice = Owner(f"w{number}", f"process-{number}"), random.Random(number)
+                owner, choice = LeaseOwner(f"w{number}", f"process-{number}"), random.Random(number)
                 for _ in range(STEPS):
                     await _step(store, owner, choice, tally)
 
@@ -98,7 +105,7 @@ def test_of_many_who_create_and_register_at_once_all_see_the_same(database_url: 
 
                 async def begin(store: LeaseStore, number: int) -> int:
                     await store.create([NewLease(shard) for shard in SHARDS])
-                    return (await store.register(Owner("same", f"p{number}"))).heartbeat
+                    return (await store.register(LeaseOwner("same", f"p{number}"))).heartbeat
 
                 beats = await asyncio.gather(
                     *(begin(store, number) for number, store in enumerate(stores))
@@ -118,7 +125,7 @@ def test_no_scan_shows_a_renewed_id_beside_an_older_heartbeat(database_url: str)
             async with AsyncExitStack() as ends:
                 kit = SqlKit(environment, database_url, ends)
                 store, other = await kit.open(), await kit.open()
-                owner = Owner("anne", "process-a")
+                owner = LeaseOwner("anne", "process-a")
                 first = await store.register(owner)
                 await store.create([NewLease("0")])
                 await store.take(owner, [Take("0", 0, True)])

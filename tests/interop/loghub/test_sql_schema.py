@@ -15,15 +15,15 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Take
-from raftwood.loghub.consumer.stores.schema import VERSION
-from raftwood.loghub.consumer.stores.sql import TIMEOUT_S, SqlLeaseStore
-from raftwood.loghub.consumer.stores.sql_engine import (
+from raftwood.loghub.consumer.leases import LeaseOwner, NewLease, ShardLease, Take
+from raftwood.loghub.consumer.sql_database import (
     DRIVERS,
     LOCK_NAME,
     LOCK_NUMBER,
     TRANSACTION_S,
+    VERSION,
 )
+from raftwood.loghub.consumer.sql_store import TIMEOUT_S, SqlLeaseStore
 from tests.kits.loghub.lease_store_suite import rows
 from tests.kits.loghub.sql import SIGNATURE, SqlKit
 
@@ -91,12 +91,12 @@ def test_tables_of_the_first_programs_are_taken_over(database_url: str) -> None:
         )
         store = await kit.open()
         assert await rows(store) == {
-            "0": Lease("0", 4, "anne", "", "anne", "", checkpoint="p7"),
-            "1": Lease("1", 4),
+            "0": ShardLease("0", 4, "anne", "", "anne", "", checkpoint="p7"),
+            "1": ShardLease("1", 4),
         }
         assert [each.instance for each in (await store.scan(0)).workers] == ["anne"]
         await store.create([NewLease("s" * 64, ("0", "1"))])
-        [lease] = await store.take(Owner("ben", "process-b"), [Take("0", 4, True)])
+        [lease] = await store.take(LeaseOwner("ben", "process-b"), [Take("0", 4, True)])
         assert (lease.checkpoint, lease.epoch, lease.lease_id) == ("p7", 1, 5)
         wide = SqlLeaseStore(kit.environment, database_url, group="g" * 128, signature=SIGNATURE)
         await wide.open()
@@ -114,7 +114,7 @@ def test_tables_of_earlier_versions_get_the_timeouts_of_workers_and_leases(
 ) -> None:
     async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
         store = await kit.open()
-        await store.register(Owner("anne", "process-a"))
+        await store.register(LeaseOwner("anne", "process-a"))
         await store.create([NewLease("0")])
         for table in ("shard_lease", "worker_instance")[: 3 - version]:
             await connection.execute(
@@ -122,10 +122,10 @@ def test_tables_of_earlier_versions_get_the_timeouts_of_workers_and_leases(
             )
         await connection.execute(text(f"UPDATE loghub_client_schema SET version = {version}"))
         store = await kit.open()
-        await store.register(Owner("ben", "process-b", 7_000))
+        await store.register(LeaseOwner("ben", "process-b", 7_000))
         workers = (await store.scan(0)).workers
         assert {each.instance: each.timeout_ms for each in workers} == {"anne": 0, "ben": 7_000}
-        [lease] = await store.take(Owner("ben", "process-b", 7_000), [Take("0", 0, True)])
+        [lease] = await store.take(LeaseOwner("ben", "process-b", 7_000), [Take("0", 0, True)])
         assert lease.timeout_ms == 7_000
         found = await connection.scalar(text("SELECT version FROM loghub_client_schema"))
         assert found == VERSION

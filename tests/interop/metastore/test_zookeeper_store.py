@@ -19,7 +19,7 @@ from raftwood.base.errors import (
     TooLarge,
     UnsupportedVersion,
 )
-from raftwood.base.seams import Change, Compare, MetaStore, SetKey
+from raftwood.base.seams import Compare, KeyChange, MetaStore, SetKey
 from raftwood.metastore import zookeeper_store
 from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
 from tests.kits.metastore.meta_suite import MetaSuite
@@ -124,7 +124,7 @@ def test_a_lost_answer_makes_no_command_happen_twice(
 def test_a_client_that_fell_far_behind_goes_on_from_the_snapshot(address: str) -> None:
     async def main() -> None:
         async with opened(address) as slow, opened(address, snapshot_entries=10) as quick:
-            seen: list[Change] = []
+            seen: list[KeyChange] = []
             await slow.transact((), (SetKey("gone", b""), SetKey("w/0", b"")))
             watch = asyncio.create_task(follow(slow, "", seen))
             await until(lambda: bool(seen))
@@ -186,7 +186,7 @@ def test_a_lease_of_a_client_that_is_gone_is_ended_by_another(address: str) -> N
                 await owner.keep_alive(lease)
                 renewed = time.monotonic()
             async for changes in one.watch("held", after_version=1):
-                assert changes == (Change("held", None, 2),)
+                assert changes == (KeyChange("held", None, 2),)
                 break
             assert time.monotonic() - renewed >= 4.9
             assert await two.get("held") is None
@@ -282,7 +282,7 @@ def test_an_entry_that_cannot_be_read_ends_the_store_for_everybody(
 def test_a_session_that_has_expired_is_followed_by_another(address: str) -> None:
     async def main() -> None:
         async with opened(address) as store, opened(address) as other:
-            seen: list[Change] = []
+            seen: list[KeyChange] = []
             watch = asyncio.create_task(follow(store, "", seen))
             await store.transact((), (SetKey("a", b""),))
             client = store._connection.client

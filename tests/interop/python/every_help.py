@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 from cyclopts import App
 
-from raftwood.app import command_line
+from raftwood.cli import command_line
 
 
 def paths(application: App, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from raftwood.disk.segment_log import (
     Record,
     Run,
     SegmentLog,
-    State,
+    SetState,
     TruncateHead,
     TruncateTail,
 )
@@ -43,7 +43,7 @@ class LogModel:
                 case Run():
                     group.runs.append(record)
                     group.next_index = record.first_index + record.count
-                case State(_, data):
+                case SetState(_, data):
                     group.state = data
                 case TruncateHead(_, up_to):
                     group.was_truncated = True
@@ -84,7 +84,7 @@ class LogModel:
         if group is not None and choice < 0.17:
             return DropGroup(number)
         if choice < 0.3:
-            return State(number, rng.randbytes(rng.randrange(40)))
+            return SetState(number, rng.randbytes(rng.randrange(40)))
         first = group.next_index if group else 1
         payload = rng.randbytes(rng.randrange(bytes_max))
         return Run(number, rng.randrange(5), first, rng.randrange(1, 4), payload)

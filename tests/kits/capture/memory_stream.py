@@ -4,16 +4,16 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import SequenceForgotten, Unavailable
 from raftwood.base.position import Position
-from raftwood.capture.hub_stream import HubStream
+from raftwood.capture.lane import HubStream
 from raftwood.loghub.batches import Batch, encode_batch
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.errors import ShardReadonly
-from raftwood.loghub.key_ranges import even_ranges, middle
 from raftwood.loghub.model import Shard, ShardStatus
-from raftwood.logservice.producers import WINDOW
+from raftwood.loghub.shards import even_ranges, middle
+from raftwood.logservice.log_rules import WINDOW
 
 
 class MemoryStream(HubStream):

@@ -7,16 +7,15 @@ from msgspec.structs import replace
 from raftwood.capture import events as events_module
 from raftwood.capture import rules as rules_module
 from raftwood.capture.events import Point
-from raftwood.capture.recent import Recent
-from raftwood.capture.rules import PartitionRules
-from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.capture.rules import PartitionRules, RecentKeys
+from raftwood.zeppelin.records import BinlogPosition
 from tests.kits.capture.world import World, run_world
 from tests.kits.models import Mutant, Plant, replaced
 
 _valued = PartitionRules.valued
 _begin = PartitionRules.begin
-_behind = Recent.behind
-_add = Recent.add
+_behind = RecentKeys.behind
+_add = RecentKeys.add
 _changes_of = events_module.changes_of
 _encode_flush = events_module.encode_flush
 _start = World.start
@@ -33,11 +32,11 @@ def _forget_repairing(rules: PartitionRules, now: Any, *, time_ns: int) -> Any:
     return [replace(chunk, point=rules.point) for chunk in chunks]
 
 
-def _trust_recent(recent: Recent, sequence: int) -> Any:
+def _trust_recent(recent: RecentKeys, sequence: int) -> Any:
     return _behind(recent, max(sequence, recent.floor))
 
 
-def _forget_cut_flushes(recent: Recent, sequence: int, key: bytes | None) -> None:
+def _forget_cut_flushes(recent: RecentKeys, sequence: int, key: bytes | None) -> None:
     if key is not None:
         _add(recent, sequence, key)
 
@@ -96,8 +95,8 @@ def _of(first: int, plant: Plant) -> Mutant:
 MUTANTS = {
     "keeps values": _of(11, replaced(PartitionRules, valued=_keep_values)),
     "forgets what is repairing": _of(9, replaced(PartitionRules, valued=_forget_repairing)),
-    "trusts recent keys": _of(366, replaced(Recent, behind=_trust_recent)),
-    "forgets flushes that are cut": _of(61, replaced(Recent, add=_forget_cut_flushes)),
+    "trusts recent keys": _of(366, replaced(RecentKeys, behind=_trust_recent)),
+    "forgets flushes that are cut": _of(61, replaced(RecentKeys, add=_forget_cut_flushes)),
     "forgets the index": _of(26, replaced(PartitionRules, begin=_forget_index)),
     "repeats partial records": _of(1, replaced(rules_module, changes_of=_repeat_partial_records)),
     "no flush before snapshots": _of(

@@ -9,11 +9,10 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.base.position import Position
 from raftwood.capture.events import Point, decode_stamp, encode_mark
-from raftwood.capture.lane import Lane, Owner, TakenOver
-from raftwood.capture.taking_over import Found, ReadBack, take_over
+from raftwood.capture.lane import CaptureLane, LaneOwner, LaneTakenOver
+from raftwood.capture.takeover import ReadBack, ResumePoint, take_over
 from raftwood.disk.real_environment import end_process
-from raftwood.loghub.client.group_rows import rows_of
-from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.loghub.client.pulled_batches import PulledBatch, rows_of
 from tests.kits.capture.memory_stream import MemoryStream
 from tests.kits.models import CATCHES, Mutant, Plant, replaced
 from tests.kits.zeppelin.command_kit import ManualClock
@@ -37,15 +36,15 @@ class Process:
     def __init__(self, stream: MemoryStream, chance: random.Random, number: int) -> None:
         self._stream = stream
         self._chance = chance
-        self.owner = Owner(name="test", process=f"process-{number}", table="t", incarnation=1)
+        self.owner = LaneOwner(name="test", process=f"process-{number}", table="t", incarnation=1)
         self.lanes = {
-            number: Lane(stream, self.owner, number, place=place)
+            number: CaptureLane(stream, self.owner, number, place=place)
             for number, place in PLACES.items()
         }
         self.counts: dict[int, int] = {}
 
     async def run(self, noted: dict[int, Position], count: int) -> None:
-        with suppress(TakenOver, Unavailable):
+        with suppress(LaneTakenOver, Unavailable):
             back = ReadBack(self._stream, self.owner, noted, recent_bytes_max=1_000)
             await take_over(_environment(self._chance), back, self.lanes, self.owner)
             for number in PLACES:
@@ -127,12 +126,12 @@ def run_story(seed: int) -> int:
 
 # Planted bugs
 
-_begin = Lane.begin
-_put = Lane.put
+_begin = CaptureLane.begin
+_put = CaptureLane.put
 _advance = ReadBack.advance
 
 
-async def _begin_without_a_fence(lane: Lane, tenure: int, *, time_ns: int) -> None:
+async def _begin_without_a_fence(lane: CaptureLane, tenure: int, *, time_ns: int) -> None:
     await _begin(lane, tenure, time_ns=time_ns)
     lane._tenure = 1
 
@@ -141,14 +140,16 @@ async def _advance_but_for_the_fence(back: ReadBack, lanes: Any) -> None:
     if not lanes:
         await _advance(back, ())
     for number in PLACES:
-        back.found.setdefault(number, Found(1_000))
+        back.found.setdefault(number, ResumePoint(1_000))
 
 
-async def _check_nothing(_: Lane, __: int) -> None:
+async def _check_nothing(_: CaptureLane, __: int) -> None:
     return
 
 
-async def _put_under_another_number(lane: Lane, body: bytes, count: int, point: Point) -> None:
+async def _put_under_another_number(
+    lane: CaptureLane, body: bytes, count: int, point: Point
+) -> None:
     try:
         await _put(lane, body, count, point)
     except Unavailable:
@@ -161,12 +162,14 @@ def _of(plant: Plant, first: int = 0) -> Mutant:
 
 
 MUTANTS = {
-    "no fence": _of(replaced(Lane, begin=_begin_without_a_fence)),
+    "no fence": _of(replaced(CaptureLane, begin=_begin_without_a_fence)),
     "not read through the fence": _of(
         replaced(ReadBack, advance=_advance_but_for_the_fence, is_fenced=lambda *_: True)
     ),
-    "former shards are not looked at": _of(replaced(Lane, _check_former=_check_nothing), 731),
-    "another number after a failure": _of(replaced(Lane, put=_put_under_another_number)),
+    "former shards are not looked at": _of(
+        replaced(CaptureLane, _check_former=_check_nothing), 731
+    ),
+    "another number after a failure": _of(replaced(CaptureLane, put=_put_under_another_number)),
     "whoever put the fence": _of(
         replaced(ReadBack, is_fenced=lambda self, each, _: each in self.found)
     ),

@@ -12,18 +12,16 @@ import msgspec
 from raftwood.base.position import Position
 from raftwood.capture import rules as rules_module
 from raftwood.capture.events import Stamp, encode_stamp
-from raftwood.capture.recent import Recent
-from raftwood.capture.replay_rules import Apply, steps_of
-from raftwood.capture.rules import Chunk, PartitionRules, Step
-from raftwood.capture.taking_over import Found
-from raftwood.loghub.client.group_rows import Contents, rows_of
-from raftwood.loghub.client.pulled_batches import PulledBatch
+from raftwood.capture.replay import Apply, steps_of
+from raftwood.capture.rules import CaptureStep, Chunk, PartitionRules, RecentKeys
+from raftwood.capture.takeover import ResumePoint
+from raftwood.loghub.client.pulled_batches import Contents, PulledBatch, rows_of
 from raftwood.zeppelin.client.binlogs import KeysNow, PartitionSlots
-from raftwood.zeppelin.node.seams import (
+from raftwood.zeppelin.records import (
     BinlogPosition,
+    BinlogRecord,
     EpochStart,
-    Record,
-    Write,
+    KeyWrite,
     encode_record,
 )
 from raftwood.zeppelin.replication.epochs import common_point, contains, epoch_at
@@ -37,7 +35,7 @@ FAMILY = (PartitionSlots(0, 0, SLOTS),)
 Values = dict[bytes, tuple[bytes, int]]
 
 
-def applied(records: Iterable[Record]) -> Values:
+def applied(records: Iterable[BinlogRecord]) -> Values:
     values: Values = {}
     for record in records:
         if record.flushes:
@@ -56,7 +54,7 @@ class Master:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.epoch = 1
-        self.binlog: list[Record] = []
+        self.binlog: list[BinlogRecord] = []
         self.first = 1
         """Of the records that are not purged."""
         self.done = 0
@@ -87,10 +85,10 @@ class Master:
             self._written += 1
             data = None if chance.random() < 0.2 else b"%d" % self._written
             ends = 0 if data is None or chance.random() < 0.7 else 10**15 + self._written
-            writes.append(Write(chance.choice(KEYS), data, ends))
+            writes.append(KeyWrite(chance.choice(KEYS), data, ends))
         flushes = chance.random() < 0.03
         origin = (b"client", self._written) if chance.random() < 0.2 else None
-        self.binlog.append(Record(self.epoch, self.last + 1, tuple(writes), flushes, origin))
+        self.binlog.append(BinlogRecord(self.epoch, self.last + 1, tuple(writes), flushes, origin))
 
     def ack(self) -> None:
         self.done = self._chance.randint(self.done, self.last)
@@ -102,7 +100,7 @@ class Master:
         # Each node purges its own binlog.
         self.first = self._chance.randint(1, self.slave + 1)
         self.epoch += 1
-        self.binlog.append(Record(self.epoch, self.last + 1, ()))
+        self.binlog.append(BinlogRecord(self.epoch, self.last + 1, ()))
         self.done = self.last
         self.slave = self._chance.randint(max(0, self.last - 5), self.last)
 
@@ -134,7 +132,7 @@ class World:
         """What a process does first: read the stream back, from somewhere before its end."""
         self.tenure += 1
         self.queue.clear()
-        found = Found(RECENT_BYTES)
+        found = ResumePoint(RECENT_BYTES)
         with_point = [place for place, each in enumerate(self.stream) if each.stamp.point]
         last = with_point[-1] if with_point else 0
         for each in self.stream[self.chance.randint(max(0, last - 8), last) :]:
@@ -167,22 +165,22 @@ class World:
     def work(self) -> None:
         """One step of the process."""
         rules, master = self.rules, self.master
-        if rules.step is Step.READ:
+        if rules.step is CaptureStep.READ:
             self._read()
         elif self.queue:
             self.store()
-        elif rules.step is Step.PART:
+        elif rules.step is CaptureStep.PART:
             epochs, last = rules.known_epochs
             common = common_point(epochs, last, master.epochs, master.last)
             is_there = common is not None and common + 1 >= master.first
             rules.parted(common if is_there else None)
-        elif rules.step is Step.VALUES:
+        elif rules.step is CaptureStep.VALUES:
             cut_at = rules.cut_at
             if cut_at.sequence and not contains(master.epochs, master.last, cut_at):
                 rules.again()
                 return
             values = applied(master.binlog)
-            writes = tuple(Write(key, *values.get(key, (None, 0))) for key in rules.cut_keys)
+            writes = tuple(KeyWrite(key, *values.get(key, (None, 0))) for key in rules.cut_keys)
             now = KeysNow(master.position, writes) if writes else None
             self.queue += rules.valued(now, time_ns=TIME_NS)
             self._maybe_stop_half_way()
@@ -211,7 +209,7 @@ class World:
     def _snapshot(self) -> None:
         rules, master = self.rules, self.master
         position = master.position
-        writes = [Write(key, *value) for key, value in applied(master.binlog).items()]
+        writes = [KeyWrite(key, *value) for key, value in applied(master.binlog).items()]
         master.done = max(master.done, position.sequence)
         self.queue += rules.snapshot_begun(range(SLOTS), time_ns=TIME_NS)
         for begin in range(0, len(writes), 3):
@@ -246,7 +244,7 @@ class World:
         master.done = master.slave = master.last
         for _ in range(500):
             point = self.rules.point
-            is_done = self.rules.step is Step.READ and not self.queue and point is not None
+            is_done = self.rules.step is CaptureStep.READ and not self.queue and point is not None
             if is_done and point is not None and point.position == master.position:
                 return
             self.work()
@@ -299,8 +297,8 @@ def marks_of(world: World) -> set[str]:
     return marks
 
 
-def recent_of(*sequences: int) -> Recent:
-    recent = Recent(bytes_max=10_000)
+def recent_of(*sequences: int) -> RecentKeys:
+    recent = RecentKeys(bytes_max=10_000)
     for sequence in sequences:
         recent.add(sequence, b"k%d" % sequence)
     return recent

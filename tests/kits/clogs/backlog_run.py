@@ -8,23 +8,23 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import RaftwoodError, StoreDamaged
 from raftwood.clogs.client.backlog import ENTRY_OVERHEAD_BYTES, Backlog
-from raftwood.clogs.client.counters import Counters
+from raftwood.clogs.client.batch_builder import BatchEncoding
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.pending import Encoding
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
-    Load,
-    Locate,
-    Send,
+    LoadBatch,
+    LocateFile,
+    ShipBatch,
     ShippingLimits,
     ShippingRules,
 )
 from raftwood.clogs.client.spool import Spool
-from raftwood.clogs.frames import Message, MessageType
-from raftwood.simulation import ImmediateFiles
+from raftwood.clogs.client.status import Counters
+from raftwood.clogs.frames import ClogsMessage, MessageType
+from raftwood.testing import ImmediateFiles
 from tests.kits.clogs.memory_sink import MemoryStorage
 from tests.kits.clogs.spool import LARGER, open_spool
 
@@ -61,7 +61,7 @@ class BacklogRun:
     async def open(self) -> None:
         limits = ShippingLimits(in_flight_max=3, retry_first_s=0.1, retry_longest_s=0.5)
         self.rules = ShippingRules(limits, lambda _: "server")
-        encoding = Encoding(life=self._random.randbytes(16), codec=Codec.NONE, source="host")
+        encoding = BatchEncoding(life=self._random.randbytes(16), codec=Codec.NONE, source="host")
         if self.settings.spool_folder:
             self.spool = await open_spool(
                 self.files, bytes_max=self.settings.spool_bytes_max, log_settings=LARGER
@@ -122,14 +122,14 @@ class BacklogRun:
         await asyncio.sleep(0.02)  # the disk goes on
         self.backlog.form_due(self._now)
         for action in self.rules.actions(self._now):
-            if isinstance(action, Locate):
+            if isinstance(action, LocateFile):
                 self.rules.located(action.lane, action.attempt, f"{action.lane.name}#0")
-            elif isinstance(action, Load):
+            elif isinstance(action, LoadBatch):
                 await self._load(action)
             else:
                 self._send(action)
 
-    async def _load(self, action: Load) -> None:
+    async def _load(self, action: LoadBatch) -> None:
         entry = action.entry
         assert entry.spool is not None
         try:
@@ -143,7 +143,7 @@ class BacklogRun:
             self.backlog.loaded(entry, batch)
         self.rules.loaded(action.lane, action.attempt)
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: ShipBatch) -> None:
         is_stored = self._is_up or self._random.random() < self.stored_when_down
         if is_stored:
             message = action.batch.message(system=0, place=action.place)
@@ -158,7 +158,7 @@ class BacklogRun:
             self.rules.failed(action.lane, action.entry, action.attempt, now=self._now)
             self.backlog.failed(action.entry)
 
-    def _store(self, message: Message) -> None:
+    def _store(self, message: ClogsMessage) -> None:
         self.storage.of(message.name)[0].append(message)
 
     # What holds at all times

@@ -5,19 +5,18 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from raftwood.app.gateway_server import GatewayServer
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.metrics import Metrics
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.batches import HEAD_BYTES, decode_head
-from raftwood.loghub.compression import decompress
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.batches import HEAD_BYTES, decode_head, decompress
+from raftwood.loghub.model import AccessKey, AccessRole
 from raftwood.metastore.file_store import FileMetaStore
-from tests.kits.app.gateway_thread import START_S_MAX
+from raftwood.server.gateway import GatewayServer
+from raftwood.server.settings import Settings
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import values_of
 from tests.kits.ports import free_ports
+from tests.kits.server.gateway_thread import START_S_MAX
 
 
 class Receiver:
@@ -84,7 +83,7 @@ class Receiver:
             gateway = self._server.gateway
             await gateway.catalog.create_project("p")
             await gateway.catalog.create_logstore("p", "s", shard_count=1)
-            self.key = await gateway.access.create({"p": Role.WRITER})
+            self.key = await gateway.access.create({"p": AccessRole.WRITER})
             self._is_started.set()
             await self._stop.wait()
             await self._server.close()

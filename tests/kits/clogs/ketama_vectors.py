@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftwood.clogs.model import LogServer
+from raftwood.clogs.configuration import LogServer
 
 FILE = Path(__file__).parents[2] / "fixtures" / "ketama_vectors.json"
 

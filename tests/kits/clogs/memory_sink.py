@@ -7,8 +7,8 @@ place on.
 
 from raftwood.base.errors import InvalidInput, SequenceForgotten, Unavailable
 from raftwood.clogs.errors import PlaceMoved
-from raftwood.clogs.frames import Message
-from raftwood.loghub.compression import decompress
+from raftwood.clogs.frames import ClogsMessage
+from raftwood.loghub.batches import decompress
 from raftwood.loghub.log_groups import decode_log_group
 
 WINDOW = 1024
@@ -20,10 +20,10 @@ class Place:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_ended = False
-        self.batches: list[Message] = []
+        self.batches: list[ClogsMessage] = []
         self.sequences: dict[bytes, set[int]] = {}
 
-    def append(self, message: Message) -> None:
+    def append(self, message: ClogsMessage) -> None:
         known = self.sequences.setdefault(message.producer, set())
         if message.sequence in known:
             return
@@ -34,7 +34,7 @@ class Place:
         known.add(message.sequence)
         body = bytes(message.body)
         self.batches.append(
-            Message(
+            ClogsMessage(
                 type=message.type,
                 name=message.name,
                 producer=message.producer,
@@ -72,7 +72,7 @@ class MemoryStorage:
         return found
 
 
-def lines_of(message: Message) -> list[bytes]:
+def lines_of(message: ClogsMessage) -> list[bytes]:
     raw = decompress(message.body, message.codec, raw_bytes=message.raw_bytes)
     group = decode_log_group(raw)
     return [
@@ -91,7 +91,7 @@ class MemorySink:
         self._check()
         return self.storage.of(name)[-1].name
 
-    async def store(self, key: str, message: Message) -> str:  # noqa: ARG002 (all may)
+    async def store(self, key: str, message: ClogsMessage) -> str:  # noqa: ARG002 (all may)
         self._check()
         places = self.storage.of(message.name)
         if message.place:

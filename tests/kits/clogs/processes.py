@@ -14,21 +14,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raftwood.app.command_line import run
-from raftwood.app.connecting import connected_metastore
-from raftwood.app.settings import Settings
-from raftwood.app.ship_status import STATUS_FILE, ShipStatus, read_status
 from raftwood.base.configuration import load_configuration
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.seams import MetaStore
+from raftwood.cli.command_line import run
+from raftwood.cli.ship_status import STATUS_FILE, ShipStatus, read_status
 from raftwood.clogs.client import ShipperStatus
-from raftwood.clogs.configuration.meta_store import ConfigurationStore
-from raftwood.clogs.model import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.configuration import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.configuration_store import ConfigurationStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import LogHubClient
-from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.access import Access
+from raftwood.loghub.model import AccessKey, AccessRole
+from raftwood.loghub.server.access import AccessControl
 from raftwood.loghub.server.metadata import Metadata
+from raftwood.server.cluster_client import connected_metastore
+from raftwood.server.settings import Settings
 from tests.kits.clogs import program
 from tests.kits.clogs.program import Plan, Report
 from tests.kits.ports import LOCAL, free_ports
@@ -107,7 +107,7 @@ class ShipProcess(RealProcess):
 
 
 class ProgramProcess(RealProcess):
-    """A program that logs, as `Plan` says."""
+    """A program that logs, as `LogServicePlan` says."""
 
     def report(self) -> Report:
         """What this life has told last."""
@@ -300,7 +300,7 @@ class ClogsProcesses:
 
 async def _new_key(store: MetaStore) -> AccessKey:
     with real_environment() as environment:
-        return await Access(environment, Metadata(store)).create({"*": Role.ADMIN})
+        return await AccessControl(environment, Metadata(store)).create({"*": AccessRole.ADMIN})
 
 
 @contextmanager

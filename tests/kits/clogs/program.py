@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.logs import set_up_logs
-from raftwood.base.sections import LoggingSettings
+from raftwood.base.settings import LoggingSettings
 from raftwood.clogs.client import ClogsHandler, Delivery, Shipper, ShipperStatus
 
 DIRECT = "direct.log"

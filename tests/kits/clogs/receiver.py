@@ -9,8 +9,8 @@ from typing import Final
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.clogs.errors import PlaceMoved
-from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.frames import ClogsMessage, MessageType, decode_message, encode_message
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
 from raftwood.clogs.wire import CLUSTER, KEY_ROLE, PING, STORE
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import ClientCredentials, Connection, Identity, Secret, connect
@@ -25,7 +25,7 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.place = "here"
-        self.stored: list[Message] = []
+        self.stored: list[ClogsMessage] = []
         self.known: set[tuple[bytes, int]] = set()
         self.keys: list[str] = []
         self.error: Exception | None = None
@@ -38,7 +38,7 @@ class MemorySink:
             raise self.error
         return f"{self.place}:{name}"
 
-    async def store(self, key: str, message: Message) -> str:
+    async def store(self, key: str, message: ClogsMessage) -> str:
         self.keys.append(key)
         await self.gate.wait()
         if self.error is not None:
@@ -57,7 +57,7 @@ class Shipper:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def send(self, message: Message, *, timeout_ms: int = 5_000) -> Message:
+    async def send(self, message: ClogsMessage, *, timeout_ms: int = 5_000) -> ClogsMessage:
         method = PING if message.type is MessageType.PING else STORE
         payload = b"".join(encode_message(message))
         return decode_message(await self.connection.call(method, payload, timeout_ms=timeout_ms))
@@ -108,7 +108,7 @@ async def served(limits: ReceiverLimits | None = None) -> AsyncIterator[Served]:
             await receiver.close(drain_ms=0)
 
 
-def data(sequence: int, *, place: str = "here:a.log", **changes: object) -> Message:
+def data(sequence: int, *, place: str = "here:a.log", **changes: object) -> ClogsMessage:
     fields: dict[str, object] = {
         "type": MessageType.DATA,
         "system": 7,
@@ -120,4 +120,4 @@ def data(sequence: int, *, place: str = "here:a.log", **changes: object) -> Mess
         "place": place,
         "body": b"body",
     }
-    return Message(**(fields | changes))  # type: ignore[arg-type]
+    return ClogsMessage(**(fields | changes))  # type: ignore[arg-type]

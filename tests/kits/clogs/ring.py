@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
 from raftwood.base.settings import Secret as SecretText
-from raftwood.clogs.client.links import Access
+from raftwood.clogs.client.server_pool import ShipperCredentials
 from raftwood.clogs.client.settings import ClogsClientSettings
-from raftwood.clogs.configuration.text import configuration_digest
-from raftwood.clogs.model import HaRules, LogServer, RingConfiguration, VersionedConfiguration
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.configuration import (
+    HaRules,
+    LogServer,
+    RingConfiguration,
+    VersionedConfiguration,
+    configuration_digest,
+)
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
 from raftwood.clogs.seams import Sink
 from raftwood.net import Identity, Secret
 from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
@@ -18,7 +23,7 @@ from tests.kits.ports import free_ports
 
 KEY = "tester"
 SECRET = b"a secret of the tests alone, long enough"
-ACCESS = Access(key_id=KEY, secret=Secret(SECRET))
+ACCESS = ShipperCredentials(key_id=KEY, secret=Secret(SECRET))
 QUICK = HaRules(check_gap_ms=200, invalid_checks_max=3, isolation_first_ms=200)
 
 

@@ -1,7 +1,11 @@
 """Configurations for tests."""
 
-from raftwood.clogs.configuration.text import configuration_digest
-from raftwood.clogs.model import LogServer, RingConfiguration, VersionedConfiguration
+from raftwood.clogs.configuration import (
+    LogServer,
+    RingConfiguration,
+    VersionedConfiguration,
+    configuration_digest,
+)
 
 
 def ring(*names: str) -> RingConfiguration:

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.files import Files
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.client.entries import Entry
+from raftwood.clogs.client.shipping_rules import QueuedBatch
 from raftwood.clogs.client.spool import Spool
+from raftwood.clogs.frames import LineBatch
 from raftwood.disk.segment_log import LogSettings
 from tests.kits.disk.log_in_memory import environment_over
 
@@ -44,8 +44,8 @@ def batch_of(name: str, sequence: int, *, size: int = 200, count: int = 3) -> Li
     )
 
 
-def entry_of(batch: LineBatch) -> Entry:
-    return Entry(batch, lambda _: None)
+def entry_of(batch: LineBatch) -> QueuedBatch:
+    return QueuedBatch(batch, lambda _: None)
 
 
 def body_of(batch: LineBatch) -> str:

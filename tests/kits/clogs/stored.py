@@ -1,6 +1,6 @@
 """What is in a storage, as records with all their fields."""
 
-from raftwood.loghub.compression import decompress
+from raftwood.loghub.batches import decompress
 from raftwood.loghub.log_groups import decode_log_group
 from tests.kits.clogs.memory_sink import MemoryStorage
 

@@ -12,7 +12,7 @@ import uvloop
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
 from raftwood.disk.real_environment import real_environment
-from raftwood.disk.segment_log import LogSettings, Run, State, TruncateHead
+from raftwood.disk.segment_log import LogSettings, Run, SetState, TruncateHead
 from raftwood.disk.store import Store
 
 SETTINGS = LogSettings(segment_bytes=64 << 10, full_retry_ms=20, cache_bytes_max=0)
@@ -28,7 +28,7 @@ async def main(environment: Environment, path: str) -> None:
         except DiskFull as error:
             refusal = error.message
     # States and truncations have a reserve, so that the way out is not closed as well.
-    await log.commit(State(1, b"still possible"), TruncateHead(1, acked - 20))
+    await log.commit(SetState(1, b"still possible"), TruncateHead(1, acked - 20))
     went_on = 0
     for _ in range(200):
         try:

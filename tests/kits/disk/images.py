@@ -13,11 +13,10 @@ from typing import NoReturn
 from raftwood.base.environment import Environment, SystemClock
 from raftwood.base.errors import DiskFull, Overloaded
 from raftwood.base.files import Completion, Files, Operation
-from raftwood.disk.folder import DataFolder
 from raftwood.disk.segment_log import LogSettings, SegmentLog
-from raftwood.disk.store import Store
-from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
-from raftwood.simulation.survival import LoseAll
+from raftwood.disk.store import DataFolder, Store
+from raftwood.testing import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.testing.file_system import LoseAll
 from tests.kits.base.log_model import Group, LogModel, contents
 
 SETTINGS = LogSettings(

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from raftwood.base.environment import Environment, SystemClock
 from raftwood.base.files import Completion, Files, Operation
 from raftwood.disk.segment_log import LogSettings, SegmentLog
-from raftwood.simulation import ImageRunner, ImmediateFiles
+from raftwood.testing import ImageRunner, ImmediateFiles
 
 SMALL = LogSettings(segment_bytes=16 << 10, cache_bytes_max=0, full_retry_ms=10)
 FOLDER = "/data/log"

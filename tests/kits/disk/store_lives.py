@@ -11,7 +11,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, StoreDamaged, StoreError
 from raftwood.disk.segment_log import LogSettings
 from raftwood.disk.store import Store
-from raftwood.simulation import DiskProfile, Simulation, simulate
+from raftwood.testing import DiskProfile, Simulation, simulate
 from tests.kits.base.log_model import Group, LogModel, contents
 
 SETTINGS = LogSettings(

@@ -4,7 +4,7 @@ import asyncio
 from struct import Struct
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import Bookies
 
 KEY = b"k" * 20

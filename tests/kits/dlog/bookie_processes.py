@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from raftwood.app.cluster_network import client_network
-from raftwood.app.connecting import connected_metastore
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.environment import Environment
 from raftwood.base.seams import MetaStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.bookie.remote_bookies import RemoteBookies
 from raftwood.dlog.bookie.settings import BookieClientSettings
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
+from raftwood.server.cluster import client_network
+from raftwood.server.cluster_client import connected_metastore
+from raftwood.server.settings import Settings
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import RAFTWOOD, StoreProcess
 from tests.kits.raft.stores import Stores

@@ -10,10 +10,10 @@ from raftwood.dlog.bookie.local_bookies import LocalBookies
 from raftwood.dlog.bookie.remote_bookies import RemoteBookies
 from raftwood.dlog.bookie.server import BookieNetwork, BookieServer
 from raftwood.dlog.bookie.settings import BookieClientSettings, BookieSettings
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import Bookies
 from raftwood.net import Secret
-from raftwood.net.store_names import CLIENT_ROLE, READER_ROLE
+from raftwood.net.identity import CLIENT_ROLE, READER_ROLE
 from raftwood.net.stores import ClientNetwork
 
 CLUSTER = "bookies"

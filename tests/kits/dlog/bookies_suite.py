@@ -8,7 +8,7 @@ import pytest
 
 from raftwood.base.errors import InvalidInput, PermissionDenied
 from raftwood.dlog.errors import BookieUnavailable, Fenced, NoSuchEntry, NoSuchLedger
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import Bookies
 from tests.kits.dlog.bookie_calls import KEY, Adding, packed
 from tests.kits.dlog.bookie_servers import BookieServers

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-from raftwood.app.command_line import run
+from raftwood.cli.command_line import run
 
 
 class Commands:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
 from raftwood.dlog.bookkeeper.messages import Request, Response
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 
 KEY = bytes(20)
 BOOKIE = BookieId("fake")

@@ -14,8 +14,8 @@ from raftwood.base.files import Files
 from raftwood.disk.segment_log import LogSettings
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.errors import BookieReadOnly, Fenced
-from raftwood.dlog.ledgers.model import BookieId
-from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.dlog.ledgers.metadata import BookieId
+from raftwood.testing import CrashImage, ImageRunner, RecordingFiles, crash_images
 from tests.kits.disk.images import Broken, RecorderFactory, environment_over, spread
 from tests.kits.dlog.bookie_calls import packed
 

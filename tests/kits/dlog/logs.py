@@ -7,10 +7,10 @@ from raftwood.base.environment import Environment
 from raftwood.base.position import Position
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import LogReader, StoredMessage
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.settings import DlogSettings
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.rules import REMOVALS_KEPT
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 
 BEGIN = Position(0)

@@ -21,7 +21,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
-from raftwood.dlog.bookie.held_ledger import Limbo
+from raftwood.dlog.bookie.ledger_descriptor import Limbo
 from raftwood.dlog.errors import (
     BookieReadOnly,
     BookieUnavailable,
@@ -29,8 +29,8 @@ from raftwood.dlog.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
-from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
-from raftwood.dlog.ledgers.seams import AddRequest, AddSink, Beginning, VersionedMetadata
+from raftwood.dlog.ledgers.metadata import BookieId, BookieInfo, LedgerMetadata
+from raftwood.dlog.ledgers.seams import AddRequest, AddSink, BookieBeginning, VersionedMetadata
 
 Answer = TypeVar("Answer")
 _HEAD = struct.Struct(">qqqq")
@@ -401,10 +401,12 @@ class MemoryLedgerMetadata:
             ]
         )
 
-    async def beginning(self, bookie: BookieId) -> Beginning:
+    async def beginning(self, bookie: BookieId) -> BookieBeginning:
         found = self._cluster.bookies_by_id[bookie]
         return await self._do(
-            lambda: Beginning(instance=str(found.lives), limbo_end=found.limbo.doubts_below or None)
+            lambda: BookieBeginning(
+                instance=str(found.lives), limbo_end=found.limbo.doubts_below or None
+            )
         )
 
     async def close(self) -> None:

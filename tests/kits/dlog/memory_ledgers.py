@@ -19,8 +19,7 @@ from raftwood.dlog.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from raftwood.dlog.ledgers.ledger_store import Entry
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     BookieInfo,
     EntryId,
@@ -29,6 +28,7 @@ from raftwood.dlog.ledgers.model import (
     LedgerState,
     Segment,
 )
+from raftwood.dlog.ledgers.seams import LedgerEntry
 
 
 class _Ledger:
@@ -185,7 +185,7 @@ class MemoryLedgerReader:
     def length_bytes(self) -> int:
         return sum(len(data) for data in self._ledger.entries[: self._ledger.readable + 1])
 
-    async def read(self, *, first: int, last: int) -> list[Entry]:
+    async def read(self, *, first: int, last: int) -> list[LedgerEntry]:
         await asyncio.sleep(0)
         if self._ledger.is_deleted:
             raise NoSuchLedger(f"ledger {self.ledger} was deleted")
@@ -195,7 +195,7 @@ class MemoryLedgerReader:
                 f"{last}"
             )
         found = self._ledger.entries[first : last + 1]
-        return [Entry(number, data) for number, data in enumerate(found, first)]
+        return [LedgerEntry(number, data) for number, data in enumerate(found, first)]
 
     def confirm(self, entry: int) -> None:
         self._ledger.publish(entry)

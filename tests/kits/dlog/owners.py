@@ -7,7 +7,7 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position
-from raftwood.dlog.shared.shared_logs import SharedLogs
+from raftwood.dlog.shared_logs import SharedLogs
 from tests.kits.base.log_suite import read_all
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.shared_world import SharedWorld, run_shared

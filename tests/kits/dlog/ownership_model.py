@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from raftwood.dlog.shared import ownership as rules
-from raftwood.dlog.shared.ownership import Action, Event, Owner, OwnerSeen, Ownership, Phase
+from raftwood.dlog import ownership as rules
+from raftwood.dlog.ownership import Action, Event, LogOwner, OwnerSeen, Ownership, OwnershipPhase
 from tests.kits.models import Mutant, Violation
 
 
@@ -17,7 +17,7 @@ class Process:
     def __init__(self, name: str, make: Callable[[str], Ownership]) -> None:
         self.name = name
         self.rules = make(name)
-        self.me: Owner | None = None
+        self.me: LogOwner | None = None
         self.writers: set[int] = set()
         """Claims of writers that are open, or about to be."""
         self.opening: set[int] = set()
@@ -33,9 +33,9 @@ class World:
     def __init__(self, seed: int, make: Callable[[str], Ownership], *, processes: int = 3) -> None:
         self.random = random.Random(seed)
         self.version = 1
-        self.record: tuple[Owner, int] | None = None
+        self.record: tuple[LogOwner, int] | None = None
         self.changes: list[OwnerSeen] = []
-        self.history: dict[int, Owner] = {}
+        self.history: dict[int, LogOwner] = {}
         self.leases: dict[int, Process] = {}
         self._next_lease = 1
         self.processes = [Process(f"p{number}", make) for number in range(processes)]
@@ -46,7 +46,7 @@ class World:
 
     # What the metastore does
 
-    def set_record(self, record: Owner | None) -> int:
+    def set_record(self, record: LogOwner | None) -> int:
         self.version += 1
         self.record = None if record is None else (record, self.version)
         if record is not None:
@@ -57,7 +57,7 @@ class World:
     def grant(self, process: Process) -> None:
         lease, self._next_lease = self._next_lease, self._next_lease + 1
         self.leases[lease] = process
-        process.me = Owner(process.name, f"{process.name}:1", lease)
+        process.me = LogOwner(process.name, f"{process.name}:1", lease)
         self.tell(process, rules.LeaseBegan(process.me))
 
     def expire(self, lease: int) -> None:
@@ -89,7 +89,7 @@ class World:
         match action:
             case rules.Claim(me, version):
                 self.under_way.append(lambda: self._claim(process, me, version))
-            case rules.Look():
+            case rules.ReadOwner():
                 self.under_way.append(lambda: self._look(process))
             case rules.OpenWriter(claim):
                 if self.history[claim].name != process.name:
@@ -105,7 +105,7 @@ class World:
             case rules.Rest():
                 self.under_way.append(lambda: self.tell(process, rules.Rested()))
 
-    def _claim(self, process: Process, me: Owner, version: int) -> None:
+    def _claim(self, process: Process, me: LogOwner, version: int) -> None:
         held = 0 if self.record is None else self.record[1]
         found: int | None = None
         if held == version and me.lease in self.leases:
@@ -119,7 +119,7 @@ class World:
         else:
             self.under_way.append(lambda: self.tell(process, rules.ClaimAnswered(found)))
 
-    def _lives(self, owner: Owner) -> bool:
+    def _lives(self, owner: LogOwner) -> bool:
         process = self.leases.get(owner.lease)
         return process is not None and process.is_alive and process.me == owner
 
@@ -152,7 +152,7 @@ class World:
             raise Violation(
                 f"{process.name} has writers {process.writers}, its claim is {has.claim}"
             )
-        if has.phase is Phase.OWNING:
+        if has.phase is OwnershipPhase.OWNING:
             later = [each for each in self.changes if has.claim < each.as_of <= process.told]
             if later:
                 raise Violation(f"{process.name} owns the log though it was told of {later[0]}")
@@ -174,7 +174,7 @@ class World:
         elif choice < 0.7:
             self.watch(process)
         elif choice < 0.85:
-            self.tell(process, rules.Wanted())
+            self.tell(process, rules.OwnerWanted())
         elif choice < 0.88:
             self.tell(process, rules.GiveBack())
         elif choice < 0.92:
@@ -224,9 +224,12 @@ class World:
             for process in alive:
                 while process.watched < len(self.changes):
                     self.watch(process)
-                if process.rules.elsewhere is None and process.rules.phase is not Phase.OWNING:
-                    self.tell(process, rules.Wanted())
-            owning = [each for each in alive if each.rules.phase is Phase.OWNING]
+                if (
+                    process.rules.elsewhere is None
+                    and process.rules.phase is not OwnershipPhase.OWNING
+                ):
+                    self.tell(process, rules.OwnerWanted())
+            owning = [each for each in alive if each.rules.phase is OwnershipPhase.OWNING]
             if len(owning) == 1 and not self.under_way:
                 me = owning[0].me
                 others = [each for each in alive if each is not owning[0]]
@@ -274,17 +277,19 @@ class _TakesLateWriter(Ownership):
 
 class _TakesWhatOthersOwn(Ownership):
     @property
-    def elsewhere(self) -> Owner | None:
+    def elsewhere(self) -> LogOwner | None:
         return None
 
 
 class _ForgetsLostAnswers(Ownership):
     def _is_me(self) -> bool:
-        return bool(self.phase is Phase.AWAY and self._claiming is None) and super()._is_me()
+        return (
+            bool(self.phase is OwnershipPhase.AWAY and self._claiming is None) and super()._is_me()
+        )
 
     def _claimed(self, event: rules.ClaimAnswered | rules.ClaimUnknown) -> list[Action]:
         if isinstance(event, rules.ClaimUnknown):
-            self.phase = Phase.RESTING
+            self.phase = OwnershipPhase.RESTING
             return [rules.Rest()]
         self._claiming, claimed = None, self._claiming
         if event.version is not None:

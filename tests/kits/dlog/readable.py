@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from raftwood.base.position import Position
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.ledgers.metadata import LedgerConfig
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
 

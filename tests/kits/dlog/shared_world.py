@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from raftwood.base.environment import Environment
-from raftwood.base.seams import Change, MetaStore
+from raftwood.base.seams import KeyChange, MetaStore
 from raftwood.dlog.log.dlogs import Dlogs
-from raftwood.dlog.shared.peers import PeerNetwork
-from raftwood.dlog.shared.settings import SharedDlogSettings
-from raftwood.dlog.shared.shared_logs import SharedLogs
-from raftwood.dlog.shared.wire import PEER_ROLE
+from raftwood.dlog.peers import PEER_ROLE, PeerNetwork
+from raftwood.dlog.settings import SharedDlogSettings
+from raftwood.dlog.shared_logs import SharedLogs
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net import Identity, Secret, Server, ServerCredentials, Service
-from raftwood.simulation import Machine, Simulation
+from raftwood.testing import Machine, Simulation
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 from tests.kits.models import run_scenario
 
@@ -40,8 +39,10 @@ class OutsideMetaStore:
 
         return call
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
-        queue: asyncio.Queue[tuple[Change, ...] | BaseException] = asyncio.Queue()
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
+        queue: asyncio.Queue[tuple[KeyChange, ...] | BaseException] = asyncio.Queue()
 
         async def follow() -> None:
             try:

@@ -17,16 +17,16 @@ from raftwood.base.environment import Environment
 from raftwood.base.seams import MetaStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.bookie.bookie import Bookie
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
 from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
 from raftwood.dlog.bookkeeper.metadata_store import BookKeeperMetadataStore
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import Bookies, LedgerMetadataStore
-from raftwood.dlog.ledgers.settings import LedgerSettings
 from raftwood.dlog.log.dlogs import Dlogs
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.settings import DlogSettings
 from raftwood.metastore.file_store import FileMetaStore
 from tests.kits.dlog.bookie_processes import BookieProcesses
 from tests.kits.dlog.bookie_servers import BookieServers

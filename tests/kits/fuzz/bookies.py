@@ -1,9 +1,14 @@
 """What a bookie reads from the network and its folder, and what its clients read of it."""
 
 from raftwood.base.errors import InvalidInput, ProtocolError, StoreError
-from raftwood.dlog.bookie.held_ledger import LedgerNote, checked_head, decode_note, encode_note
+from raftwood.dlog.bookie.ledger_descriptor import (
+    LedgerNote,
+    checked_head,
+    decode_note,
+    encode_note,
+)
 from raftwood.dlog.bookie.membership import decode_registered
-from raftwood.dlog.bookie.meta_ledgers import decode_metadata, encode_metadata
+from raftwood.dlog.bookie.metadata_store import decode_metadata, encode_metadata
 from raftwood.dlog.bookie.wire import (
     FenceRequest,
     decode_adds,
@@ -19,7 +24,7 @@ from raftwood.dlog.bookie.wire import (
     prepare,
 )
 from raftwood.dlog.errors import Fenced
-from raftwood.dlog.ledgers.model import BookieId, EntryId, LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.metadata import BookieId, EntryId, LedgerConfig, LedgerMetadata, Segment
 
 _PACKED = bytes(31) + b"\x05" + b"sums and data"
 

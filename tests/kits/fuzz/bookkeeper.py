@@ -3,10 +3,10 @@
 import contextlib
 
 from raftwood.base.errors import ProtocolError, StoreError
-from raftwood.dlog.bookkeeper import wire_v3
+from raftwood.dlog.bookkeeper import protobuf_protocol
 from raftwood.dlog.bookkeeper.messages import Response
-from raftwood.dlog.bookkeeper.metadata_format import decode_metadata, encode_metadata
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.bookkeeper.metadata_store import decode_metadata, encode_metadata
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     EntryId,
     LedgerConfig,
@@ -18,9 +18,9 @@ from raftwood.dlog.ledgers.model import (
 
 def response_target(data: bytes) -> None:
     with contextlib.suppress(ProtocolError):
-        response = wire_v3.parse_response(data)
+        response = protobuf_protocol.parse_response(data)
         for inner in (response.addResponse, response.readResponse, response.readLacResponse):
-            wire_v3.status_of(response, inner)
+            protobuf_protocol.status_of(response, inner)
 
 
 def response_seeds() -> list[bytes]:

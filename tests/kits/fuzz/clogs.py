@@ -5,16 +5,17 @@ import zlib
 
 import xxhash
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration, ProtocolError, UnsupportedVersion
-from raftwood.clogs.configuration.text import (
+from raftwood.clogs.configuration import (
+    LogServer,
+    RingConfiguration,
     configuration_digest,
     decode_configuration,
     decode_file,
     encode_configuration,
 )
-from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message, joined
-from raftwood.clogs.model import LogServer, RingConfiguration
+from raftwood.clogs.frames import ClogsMessage, MessageType, decode_message, encode_message, joined
 
 _CHECKSUM_BYTES = 8
 
@@ -39,7 +40,7 @@ def _checked(data: bytes) -> bytes:
 
 
 def frame_seeds() -> list[bytes]:
-    data = Message(
+    data = ClogsMessage(
         type=MessageType.DATA,
         system=7,
         name="/var/log/{app}.log",
@@ -51,9 +52,9 @@ def frame_seeds() -> list[bytes]:
         place="shard-3",
         body=b"a body of some bytes",
     )
-    resumed = Message(type=MessageType.DATA, name="ü", is_resumed=True, body=b"x")
-    ping = Message(type=MessageType.PING, sequence=4)
-    ack = Message(type=MessageType.ACK, sequence=9, place="shard-4")
+    resumed = ClogsMessage(type=MessageType.DATA, name="ü", is_resumed=True, body=b"x")
+    ping = ClogsMessage(type=MessageType.PING, sequence=4)
+    ack = ClogsMessage(type=MessageType.ACK, sequence=9, place="shard-4")
     return [joined(encode_message(each)) for each in (data, resumed, ping, ack)]
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret, Section
+from raftwood.server.settings import Settings
 
 
 class EveryKind(Section, frozen=True):

@@ -4,12 +4,18 @@ import contextlib
 
 from raftwood.base.errors import StoreError
 from raftwood.base.position import Position
-from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.cursors import decode_cursor, encode_cursor
-from raftwood.dlog.log.entries import EntryHead, ProducerRun, decode_entry, encode_entry
-from raftwood.dlog.log.messages import Message, encode_message
+from raftwood.dlog.log.entries import (
+    DlogMessage,
+    EntryCompression,
+    EntryHead,
+    ProducerRun,
+    decode_entry,
+    encode_entry,
+    encode_message,
+)
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta, decode_meta, encode_meta
-from raftwood.dlog.log.offload_format import (
+from raftwood.dlog.log.offload import (
     FOOT_BYTES,
     OffloadEncoder,
     check_head,
@@ -17,7 +23,7 @@ from raftwood.dlog.log.offload_format import (
     decode_index,
     foot_of,
 )
-from raftwood.dlog.log.producers import Producers, decode_piece
+from raftwood.dlog.log.producers import DlogProducers, decode_piece
 
 
 def entry_target(data: bytes) -> None:
@@ -31,8 +37,8 @@ def entry_target(data: bytes) -> None:
 
 
 def entry_seeds() -> list[bytes]:
-    messages = [encode_message(Message(b"payload", b"key", ((b"h", b"v"),))) for _ in range(2)]
-    table = Producers()
+    messages = [encode_message(DlogMessage(b"payload", b"key", ((b"h", b"v"),))) for _ in range(2)]
+    table = DlogProducers()
     table.add(b"p", 4, Position(1 << 70))
     runs = (ProducerRun(b"p", 5, 2),)
     return [
@@ -48,7 +54,7 @@ def entry_seeds() -> list[bytes]:
             messages,
             [len(each) for each in messages],
         )
-        for compression in Compression
+        for compression in EntryCompression
     ]
 
 

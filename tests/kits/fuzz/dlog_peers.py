@@ -2,10 +2,10 @@
 
 from raftwood.base.errors import InvalidInput, LogSealed, ProtocolError, StoreDamaged
 from raftwood.base.position import Position
-from raftwood.dlog.shared.owner_records import decode_owner, encode_owner
-from raftwood.dlog.shared.ownership import Owner
-from raftwood.dlog.shared.wire import (
-    Appended,
+from raftwood.dlog.owner_records import decode_owner, encode_owner
+from raftwood.dlog.ownership import LogOwner
+from raftwood.dlog.peers import (
+    AppendRequest,
     decode_append,
     decode_appended,
     encode_append,
@@ -22,7 +22,7 @@ def append_target(data: bytes) -> None:
 
 
 def append_seeds() -> list[bytes]:
-    batches = [Appended("producer", 7, b"batch"), Appended("p", 1 << 40, b"")]
+    batches = [AppendRequest("producer", 7, b"batch"), AppendRequest("p", 1 << 40, b"")]
     return [b"".join(encode_append("log", batches)), b"".join(encode_append("empty", []))]
 
 
@@ -46,4 +46,4 @@ def owner_target(data: bytes) -> None:
 
 
 def owner_seeds() -> list[bytes]:
-    return [encode_owner(Owner("gateway-1", "127.0.0.1:7200", 12))]
+    return [encode_owner(LogOwner("gateway-1", "127.0.0.1:7200", 12))]

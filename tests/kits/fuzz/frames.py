@@ -10,7 +10,7 @@ import random
 import msgspec
 
 from raftwood.base.errors import NotLeader, ProtocolError, RaftwoodError, Unauthenticated
-from raftwood.net.frames import HEADER_BYTES, TAIL_BYTES, FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import HEADER_BYTES, TAIL_BYTES, FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import (
     PROTOCOL_VERSION,
     Challenge,
@@ -59,13 +59,13 @@ def target(data: bytes) -> None:
 def seeds() -> list[bytes]:
     """Valid inputs for `target`."""
     frames = [
-        encode_frame(Kind.REQUEST, method=7, request_id=1, argument=100, payload=b"payload"),
-        encode_frame(Kind.RESPONSE, request_id=1, payload=bytes(200)),
-        encode_frame(Kind.PING),
-        encode_frame(Kind.ONE_WAY, method=8, payload=bytes(50)),
-        encode_frame(Kind.CREDIT, request_id=9, argument=1 << 20),
-        encode_frame(Kind.ERROR, request_id=3, payload=encode_error(ProtocolError("why"))),
-        encode_frame(Kind.STREAM_ITEM, request_id=9, payload=bytes(6_000)),
+        encode_frame(FrameKind.REQUEST, method=7, request_id=1, argument=100, payload=b"payload"),
+        encode_frame(FrameKind.RESPONSE, request_id=1, payload=bytes(200)),
+        encode_frame(FrameKind.PING),
+        encode_frame(FrameKind.ONE_WAY, method=8, payload=bytes(50)),
+        encode_frame(FrameKind.CREDIT, request_id=9, argument=1 << 20),
+        encode_frame(FrameKind.ERROR, request_id=3, payload=encode_error(ProtocolError("why"))),
+        encode_frame(FrameKind.STREAM_ITEM, request_id=9, payload=bytes(6_000)),
     ]
     inputs = [bytes([40]) + frame for frame in frames]
     inputs += [bytes([cut]) + b"".join(frames[:5]) for cut in (0, 1, 33, 70, 255)]
@@ -79,7 +79,7 @@ def hello_target(data: bytes) -> None:
             decode_message(message, data)
     server = ServerHandshake(_SERVER, _RANDOM, _LIMITS)
     try:
-        answer = server.received((Kind.HELLO, 0, 0, PROTOCOL_VERSION, data))
+        answer = server.received((FrameKind.HELLO, 0, 0, PROTOCOL_VERSION, data))
     except (ProtocolError, Unauthenticated):
         return
     assert len(answer) <= HEADER_BYTES + HANDSHAKE_BYTES_MAX

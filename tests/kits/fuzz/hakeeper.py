@@ -1,19 +1,21 @@
 """What HAKeeper is told, asked and keeps: whatever it is, there is an answer or a clear error."""
 
 from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
-from raftwood.logservice.hakeeper import commands, views
-from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
-from raftwood.logservice.hakeeper.checkers.planner import plan
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import (
+from raftwood.logservice.hakeeper import commands
+from raftwood.logservice.hakeeper import commands as commands_module
+from raftwood.logservice.hakeeper.checkers import plan
+from raftwood.logservice.hakeeper.messages import (
     GUESTS_FIRST,
     FinishedOrder,
-    ReplicaReport,
+    Order,
+    OrderKind,
     ServiceHeartbeat,
     ServiceKind,
+    ShardReplicaReport,
     StoreHeartbeat,
     TnReplicaReport,
 )
+from raftwood.logservice.hakeeper.queries import find_alarms
 from raftwood.logservice.hakeeper.state import decode_state, encode_state
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.raft.core import Entry
@@ -50,12 +52,13 @@ def snapshot_target(data: bytes) -> None:
 
 def _heartbeat(store: int) -> StoreHeartbeat:
     replicas = tuple(
-        ReplicaReport(shard, 5, (1, 2, 3), (4,), 1, 2, 70, {2: 0, 3: 1, 4: 9}) for shard in (0, 1)
+        ShardReplicaReport(shard, 5, (1, 2, 3), (4,), 1, 2, 70, {2: 0, 3: 1, 4: 9})
+        for shard in (0, 1)
     )
     return StoreHeartbeat(store, f"s{store}:1", "zone", "a", "1", replicas, (FinishedOrder(1),))
 
 
-def _told() -> list[commands.Command]:
+def _told() -> list[commands.KeeperCommand]:
     members = {store: f"s{store}:1" for store in (1, 2, 3)}
     owned = TnReplicaReport(2, 1, 3)
     order = Order(0, OrderKind.ADD_VOTER, 1, "", 1, 5, {}, 4, "s4:1", 3, expires_tick=90)
@@ -71,7 +74,7 @@ def _told() -> list[commands.Command]:
         commands.AllocateIds(3),
         commands.AddShard("more", 3, 1, "nonce"),
         commands.DrainStore(3, is_draining=True),
-        commands.Tick(60, 100),
+        commands.KeeperTick(60, 100),
         commands.AddTnShard(2, "nonce"),
         commands.AddGuests({GUESTS_FIRST: "guest"}),
     ]
@@ -91,21 +94,21 @@ _SET_UP = _set_up()[-1]
 
 def command_seeds() -> list[bytes]:
     """Valid inputs for `command_target`."""
-    more: list[commands.Command] = [
+    more: list[commands.KeeperCommand] = [
         commands.RemoveShard(2),
         commands.ForgetStore(4),
         commands.RemoveService("tn-1"),
         commands.RemoveTnShard(3),
     ]
-    asked: list[views.Query] = [
-        views.DescribeCluster(),
-        views.FindShard(1),
-        views.FindShard(name="log-1"),
-        views.ListAddresses(),
+    asked: list[commands_module.KeeperQuery] = [
+        commands_module.DescribeCluster(),
+        commands_module.FindShard(1),
+        commands_module.FindShard(name="log-1"),
+        commands_module.ListAddresses(),
     ]
     return [
         *(commands.encode_command(command) for command in (*_told(), *more)),
-        *(views.encode_query(query) for query in asked),
+        *(commands_module.encode_query(query) for query in asked),
     ]
 
 

@@ -5,17 +5,20 @@ from contextlib import suppress
 
 from raftwood.base.errors import ProtocolError, RaftwoodError, StoreDamaged, UnsupportedVersion
 from raftwood.logservice.errors import NotLeaseholder
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_rules import LogShardState
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
-from raftwood.logservice.records import Record, UpdateKind, encode_update, encode_user_entry
-from raftwood.logservice.restoring import (
+from raftwood.logservice.records import (
+    Record,
     RestoreBegin,
     RestoreFinish,
+    UpdateKind,
     encode_begin,
     encode_finish,
     encode_restored,
+    encode_update,
+    encode_user_entry,
 )
-from raftwood.logservice.server.shard_reading import is_user_entry
+from raftwood.logservice.server.shard_service import is_user_entry
 from raftwood.logservice.wire import (
     decode_append,
     decode_lsns,
@@ -25,7 +28,7 @@ from raftwood.logservice.wire import (
     encode_records,
 )
 from raftwood.raft.core import EntryKind
-from raftwood.raft.host.runs import LogEntry
+from raftwood.raft.entry_format import LogEntry
 
 _PRODUCER = b"p" * 16
 _ANSWERS = 3
@@ -38,7 +41,7 @@ _BEFORE = (
 """A shard in use, one that is being restored, and one that was."""
 
 
-def _saved(state: LogState) -> bytes:
+def _saved(state: LogShardState) -> bytes:
     machine = LogStateMachine()
     machine.state = state
     return b"".join(machine.save_snapshot(None, lambda: False))  # type: ignore[arg-type]
@@ -49,7 +52,7 @@ def entry_target(data: bytes) -> None:
 
     Inputs take turns with the shards that they come to.
     """
-    state = LogState()
+    state = LogShardState()
     for index, entry in enumerate(_BEFORE[zlib.crc32(data) % len(_BEFORE)], 1):
         assert isinstance(state.apply(index, entry), int)
     for index in (5, 6):
@@ -92,7 +95,7 @@ def snapshot_target(data: bytes) -> None:
 
 def snapshot_seeds() -> list[bytes]:
     """Valid inputs for `snapshot_target`."""
-    state = LogState()
+    state = LogShardState()
     found = [_saved(state)]
     for index, entry in enumerate([*entry_seeds(), *entry_seeds()], 1):
         state.apply(index, entry)

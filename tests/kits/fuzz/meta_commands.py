@@ -5,8 +5,15 @@ from contextlib import suppress
 from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.seams import Compare, RemoveKey, SetKey
 from raftwood.metastore import commands
-from raftwood.metastore.commands import Command, GrantLease, KeepAlive, RevokeLease, Tick, Transact
-from raftwood.metastore.rules import MetaState
+from raftwood.metastore.commands import (
+    Command,
+    ExpireLeases,
+    GrantLease,
+    KeepAlive,
+    RevokeLease,
+    Transact,
+)
+from raftwood.metastore.rules import MetastoreState
 
 
 def target(data: bytes) -> None:
@@ -16,10 +23,10 @@ def target(data: bytes) -> None:
     except InvalidInput:
         return
     assert commands.decode_command(commands.encode(command)) == command
-    state = MetaState()
+    state = MetastoreState()
     with suppress(RaftwoodError):  # as it may be told; anything else would be a bug
         commands.decode_result(state.apply(data, 1))
-    assert MetaState.restored(state.snapshot()).snapshot() == state.snapshot()
+    assert MetastoreState.restored(state.snapshot()).snapshot() == state.snapshot()
 
 
 def seeds() -> list[bytes]:
@@ -32,6 +39,6 @@ def seeds() -> list[bytes]:
         GrantLease(10_000),
         KeepAlive(1 << 40),
         RevokeLease(3),
-        Tick(),
+        ExpireLeases(),
     ]
     return [commands.encode(command) for command in found]

@@ -5,23 +5,28 @@ import msgspec
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.base.seams import RemoveKey, SetKey
 from raftwood.metastore import commands
-from raftwood.metastore.rules import MetaState
-from raftwood.metastore.zookeeper_log import Entry, Mark, decode_entry, decode_mark
+from raftwood.metastore.rules import MetastoreState
+from raftwood.metastore.zookeeper_store import (
+    SnapshotMark,
+    ZooKeeperLogEntry,
+    decode_entry,
+    decode_mark,
+)
 
 
 def snapshot_target(data: bytes) -> None:
     """What is taken can be worked with; all else is told."""
     try:
-        state = MetaState.restored(data)
+        state = MetastoreState.restored(data)
     except (StoreDamaged, UnsupportedVersion):
         return
-    state.apply(commands.encode(commands.Tick()), state.now_ms + 1)
+    state.apply(commands.encode(commands.ExpireLeases()), state.now_ms + 1)
     state.range(prefix="", start="", end=None, limit=10)
 
 
 def snapshot_seeds() -> list[bytes]:
     """Valid inputs for `snapshot_target`."""
-    state = MetaState()
+    state = MetastoreState()
     found = [state.snapshot()]
     sets = (SetKey("shards/1", b"node-a"), SetKey("owners/ü", b"", 1), SetKey("gone", b""))
     for command in (
@@ -48,8 +53,8 @@ def entry_seeds() -> list[bytes]:
     """Valid inputs for `entry_target`."""
     renewal = commands.encode(commands.KeepAlive(3))
     return [
-        msgspec.msgpack.encode(Entry(1, 1 << 60, ((1, renewal), (2, renewal)))),
-        msgspec.msgpack.encode(Entry(1, 7, ())),
-        msgspec.msgpack.encode(Mark(1)),
-        msgspec.msgpack.encode(Mark(1, 20_000, "00000000000000020000-00ff", 3, 15_000)),
+        msgspec.msgpack.encode(ZooKeeperLogEntry(1, 1 << 60, ((1, renewal), (2, renewal)))),
+        msgspec.msgpack.encode(ZooKeeperLogEntry(1, 7, ())),
+        msgspec.msgpack.encode(SnapshotMark(1)),
+        msgspec.msgpack.encode(SnapshotMark(1, 20_000, "00000000000000020000-00ff", 3, 15_000)),
     ]

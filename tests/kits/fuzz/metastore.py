@@ -21,10 +21,10 @@ def seeds() -> list[bytes]:
         commands.RevokeLease(1),
     ]
     asked: list[queries.Query] = [
-        queries.Get("a"),
-        queries.Range("a", "", None, 10),
-        queries.Changes("", 0, 10),
-        queries.Describe(),
+        queries.GetQuery("a"),
+        queries.RangeQuery("a", "", None, 10),
+        queries.ChangesQuery("", 0, 10),
+        queries.DescribeQuery(),
     ]
     return [
         encode_advance(before_ms=0, now_ms=400),

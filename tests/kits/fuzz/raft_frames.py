@@ -2,11 +2,11 @@
 
 from raftwood.base.errors import ProtocolError
 from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
-from raftwood.raft.host.runs import RunBook
-from raftwood.raft.host.wire import decode_frame, encode_frames
+from raftwood.raft.entry_format import RunCache
+from raftwood.raft.transport import decode_frame, encode_frames
 
 
-def _encode(messages: list[tuple[int, Message, RunBook]]) -> bytes:
+def _encode(messages: list[tuple[int, Message, RunCache]]) -> bytes:
     (frame,) = encode_frames(messages)
     return b"".join(frame)
 
@@ -19,7 +19,7 @@ def target(data: bytes) -> None:
         return
     said = []
     for group, message, runs in received:
-        book = RunBook()
+        book = RunCache()
         for run, entries in runs:
             book.remember(run, entries)
         said.append((group, message, book))
@@ -41,4 +41,4 @@ def seeds() -> list[bytes]:
     )
     heartbeat = Message(MessageKind.HEARTBEAT, 2, 1, 4, commit=6, context=b"read 1")
     frames = [[], [(1, append)], [(1, answer)], [(9, heartbeat), (1, append), (2, answer)]]
-    return [_encode([(group, each, RunBook()) for group, each in frame]) for frame in frames]
+    return [_encode([(group, each, RunCache()) for group, each in frame]) for frame in frames]

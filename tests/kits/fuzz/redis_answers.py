@@ -3,8 +3,7 @@
 from typing import Any
 
 from raftwood.base.errors import ProtocolError
-from raftwood.zeppelin.resp.answers import RESP3, array, bulk, bulks, error, integer, simple
-from raftwood.zeppelin.resp.arriving import Answers
+from raftwood.zeppelin.resp import RESP3, Answers, array, bulk, bulks, error, integer, simple
 
 
 def _read(*pieces: bytes) -> tuple[str, bool]:

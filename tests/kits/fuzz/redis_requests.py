@@ -1,6 +1,6 @@
 """Requests of Redis's clients, as a target for a mutator: all at once and in pieces, the same."""
 
-from raftwood.zeppelin.resp.requests import BEFORE_LOGIN, RequestLimits, Requests
+from raftwood.zeppelin.resp import BEFORE_LOGIN, RequestLimits, Requests
 
 _LIMITS = (RequestLimits(arguments_max=64, bulk_bytes_max=4096), BEFORE_LOGIN)
 

@@ -1,15 +1,15 @@
 """What a raft host reads of sessions, control entries and stored tables, as targets."""
 
 from raftwood.base.errors import Conflict, ProtocolError, StoreError
+from raftwood.raft import sessions
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host import control
-from raftwood.raft.host.sessions import SessionTable
+from raftwood.raft.sessions import SessionTable
 
-_REGISTER = control.encode_register(bytes(range(16)), sessions_max=3)
+_REGISTER = sessions.encode_register(bytes(range(16)), sessions_max=3)
 
 
 def _command(sequence: int) -> bytes:
-    return control.encode_command(b"do", session=1, sequence=sequence, acknowledged=1)
+    return sessions.encode_command(b"do", session=1, sequence=sequence, acknowledged=1)
 
 
 def _applied(*payloads: bytes) -> SessionTable:
@@ -33,8 +33,8 @@ def entry_target(data: bytes) -> None:
 
 
 def entry_seeds() -> list[bytes]:
-    tick = control.encode_tick(elapsed_ms=500, expiry_ms=1000)
-    return [_REGISTER, _command(2), _command(3), control.encode_unregister(1), tick]
+    tick = sessions.encode_tick(elapsed_ms=500, expiry_ms=1000)
+    return [_REGISTER, _command(2), _command(3), sessions.encode_unregister(1), tick]
 
 
 def table_target(data: bytes) -> None:

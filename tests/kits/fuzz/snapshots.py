@@ -7,13 +7,13 @@ from xxhash import xxh3_64_intdigest
 from raftwood.base.errors import StoreError
 from raftwood.base.files import Buffer
 from raftwood.raft.core import ConfState
-from raftwood.raft.host.snapshots.container import (
+from raftwood.raft.snapshot_format import (
     FRAME_BYTES,
     HEADER_BYTES,
-    Decoder,
-    Encoder,
-    Kind,
-    Part,
+    SnapshotDecoder,
+    SnapshotEncoder,
+    SnapshotFrame,
+    SnapshotFrameKind,
     SnapshotMeta,
 )
 
@@ -33,12 +33,12 @@ def target(data: bytes) -> None:
     middle = len(data) // 2
     assert _decoded([data[:middle], data[middle : middle + 1], data[middle + 1 :]]) == whole
     # Others may write the same meta in other bytes.
-    if data.startswith(Encoder(whole[0]).header):
+    if data.startswith(SnapshotEncoder(whole[0]).header):
         assert _rebuilt(*whole) == data
 
 
-def _decoded(pieces: list[bytes]) -> tuple[SnapshotMeta, list[Part]] | None:
-    decoder = Decoder()
+def _decoded(pieces: list[bytes]) -> tuple[SnapshotMeta, list[SnapshotFrame]] | None:
+    decoder = SnapshotDecoder()
     try:
         parts = [part for piece in pieces for part in decoder.feed(piece)]
         decoder.finish()
@@ -48,18 +48,22 @@ def _decoded(pieces: list[bytes]) -> tuple[SnapshotMeta, list[Part]] | None:
     return decoder.meta, parts
 
 
-def _rebuilt(meta: SnapshotMeta, parts: list[Part]) -> bytes:
-    encoder = Encoder(meta)
+def _rebuilt(meta: SnapshotMeta, parts: list[SnapshotFrame]) -> bytes:
+    encoder = SnapshotEncoder(meta)
     frames = [buffer for part in parts for buffer in _encoded(encoder, part)]
     return b"".join([encoder.header, *frames])
 
 
-def _encoded(encoder: Encoder, part: Part) -> tuple[Buffer, ...]:
-    if part.kind is Kind.CHUNK:
+def _encoded(encoder: SnapshotEncoder, part: SnapshotFrame) -> tuple[Buffer, ...]:
+    if part.kind is SnapshotFrameKind.CHUNK:
         return encoder.chunk(part.payload)
-    if part.kind is Kind.FILE:
+    if part.kind is SnapshotFrameKind.FILE:
         return encoder.file(part.payload.decode())
-    return encoder.file_piece(part.payload) if part.kind is Kind.FILE_PIECE else encoder.end()
+    return (
+        encoder.file_piece(part.payload)
+        if part.kind is SnapshotFrameKind.FILE_PIECE
+        else encoder.end()
+    )
 
 
 def with_checksums(data: bytes) -> bytes:
@@ -83,7 +87,7 @@ def with_checksums(data: bytes) -> bytes:
 
 def container(meta: SnapshotMeta, chunks: list[bytes], files: dict[str, list[bytes]]) -> bytes:
     """A whole container, in one piece."""
-    encoder = Encoder(meta)
+    encoder = SnapshotEncoder(meta)
     buffers: list[Buffer] = [encoder.header]
     for chunk in chunks:
         buffers += encoder.chunk(chunk)

@@ -3,7 +3,7 @@
 import contextlib
 
 from raftwood.base.errors import StoreError
-from raftwood.disk.folder import Identity, decode_identity, encode_identity
+from raftwood.disk.store import FolderIdentity, decode_identity, encode_identity
 
 
 def target(data: bytes) -> None:
@@ -14,6 +14,6 @@ def target(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     return [
-        encode_identity(Identity("c", 1, "00ff")),
-        encode_identity(Identity("cluster-name", (1 << 32) - 1, "f" * 16, initialised=True)),
+        encode_identity(FolderIdentity("c", 1, "00ff")),
+        encode_identity(FolderIdentity("cluster-name", (1 << 32) - 1, "f" * 16, initialised=True)),
     ]

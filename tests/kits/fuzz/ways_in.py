@@ -18,23 +18,23 @@ from raftwood.base.settings import Secret
 from raftwood.loghub.log_groups import decode_log_group
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
-    fluent_messages,
+    fluent_forward,
     json_lines,
     loki,
     otlp,
     syslog,
 )
-from raftwood.loghub.server.ways_in.fluent_handshake import Handshake
-from raftwood.loghub.server.ways_in.records import Section
+from raftwood.loghub.server.ways_in.fluent_forward import FluentHandshake
+from raftwood.loghub.server.ways_in.records import RecordSection
 from tests.kits.loghub.ways_in import pack
 
 NOW_NS = 1_800_000_000_000_000_000
 _BYTES_MAX = 1 << 20
-_HANDSHAKE = Handshake(Secret("key"), random.Random(0))
+_HANDSHAKE = FluentHandshake(Secret("key"), random.Random(0))
 _TIME = "1799999999000000001"
 
 
-def _check(decode: Callable[[bytes], Iterable[Section]], data: bytes) -> None:
+def _check(decode: Callable[[bytes], Iterable[RecordSection]], data: bytes) -> None:
     try:
         packed = pack(list(decode(data)), bytes_max=_BYTES_MAX)
     except RaftwoodError:
@@ -127,7 +127,7 @@ def _push() -> bytes:
 def loki_protobuf_target(data: bytes) -> None:
     """Compressed as it came, and as what a compressed one holds."""
 
-    def decode(body: bytes) -> Iterable[Section]:
+    def decode(body: bytes) -> Iterable[RecordSection]:
         return loki.decode_protobuf(body, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
 
     _check(decode, data)
@@ -139,13 +139,13 @@ def loki_protobuf_seeds() -> list[bytes]:
 
 
 def bulk_target(data: bytes) -> None:
-    def decode(body: bytes) -> list[Section]:
+    def decode(body: bytes) -> list[RecordSection]:
         found = elasticsearch.decode(body, index="logs", received_ns=NOW_NS)
-        items = [each for each in found if isinstance(each, elasticsearch.Item)]
+        items = [each for each in found if isinstance(each, elasticsearch.BulkItem)]
         list(elasticsearch.encode_answer(items, made_ids=[""] * len(items), took_ms=1))
         for item in items:
             assert (item.record is None) == bool(item.error_type)
-        return [Section({}, [item.record for item in items if item.record is not None])]
+        return [RecordSection({}, [item.record for item in items if item.record is not None])]
 
     _check(decode, data)
 
@@ -182,7 +182,7 @@ def syslog_target(data: bytes) -> None:
     assert read(data[1:cut], data[max(cut, 1) :]) == frames
 
     record = syslog.decode_message((frames or [data])[0], received_ns=NOW_NS)
-    _check(lambda _: [Section({}, [record])], data)
+    _check(lambda _: [RecordSection({}, [record])], data)
 
 
 def syslog_seeds() -> list[bytes]:
@@ -200,7 +200,7 @@ def fluent_target(data: bytes) -> None:
     """The bytes in two pieces; what comes in one is the same."""
 
     def read(*pieces: bytes) -> list[bytes] | None:
-        reader = fluent_messages.MessageReader(bytes_max=4_000)
+        reader = fluent_forward.MessageReader(bytes_max=4_000)
         found: list[bytes] = []
         try:
             for piece in pieces:
@@ -215,14 +215,14 @@ def fluent_target(data: bytes) -> None:
     for message in messages or ():
         _check(_forwarded, message)
         try:
-            _HANDSHAKE.received(fluent_messages.unpacked(message))
+            _HANDSHAKE.received(fluent_forward.unpacked(message))
         except RaftwoodError:
             continue
         raise AssertionError("a stranger got in")
 
 
-def _forwarded(message: bytes) -> Iterable[Section]:
-    found = fluent_messages.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
+def _forwarded(message: bytes) -> Iterable[RecordSection]:
+    found = fluent_forward.decode_message(message, received_ns=NOW_NS, bytes_max=_BYTES_MAX)
     return found.sections
 
 

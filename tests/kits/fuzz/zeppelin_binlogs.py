@@ -3,22 +3,29 @@
 import contextlib
 
 from raftwood.base.errors import ProtocolError, StoreError
-from raftwood.zeppelin.node.binlog_format import decode_records, decode_run, encode_run
-from raftwood.zeppelin.node.engine_home import Held, decode_held, encode_held
-from raftwood.zeppelin.node.engine_state import EngineState, decode_state, encode_state
-from raftwood.zeppelin.node.seams import (
+from raftwood.zeppelin.node.binlog import decode_records, decode_run, encode_run
+from raftwood.zeppelin.node.engine import (
+    EngineState,
+    decode_state,
+    decode_value,
+    encode_state,
+    encode_value,
+    engine_key,
+    key_of,
+)
+from raftwood.zeppelin.node.engine_folders import HeldEngine, decode_held, encode_held
+from raftwood.zeppelin.records import (
     BinlogPosition,
+    BinlogRecord,
     EpochStart,
-    Record,
-    Write,
+    KeyWrite,
     decode_record,
     encode_record,
 )
-from raftwood.zeppelin.node.values import decode_value, encode_value, engine_key, key_of
 
 RECORDS = [
-    Record(3, 9, (Write(b"k", b"v"), Write(b"{t}gone", None))),
-    Record(3, 10, (Write(b"t", b"v", 1_700_000_000_000),), True, (b"client", 5)),
+    BinlogRecord(3, 9, (KeyWrite(b"k", b"v"), KeyWrite(b"{t}gone", None))),
+    BinlogRecord(3, 10, (KeyWrite(b"t", b"v", 1_700_000_000_000),), True, (b"client", 5)),
 ]
 
 
@@ -71,7 +78,7 @@ def state_seeds() -> list[bytes]:
     )
     return [
         encode_state(state),
-        encode_held(Held(1, "table", "7-3-0")),
+        encode_held(HeldEngine(1, "table", "7-3-0")),
         encode_value(b"data", 1_700_000_000_000),
         engine_key(b"{a\x00b}c"),
     ]

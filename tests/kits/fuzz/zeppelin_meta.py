@@ -15,18 +15,18 @@ from raftwood.zeppelin.meta.changes import (
     decode_batch,
     encode_batch,
 )
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
+from raftwood.zeppelin.meta.heartbeats import NodeHeartbeat, ReplicaOffset
 from raftwood.zeppelin.meta.queries import (
-    Behind,
-    Changes,
-    ListReports,
+    BehindQuery,
     Query,
+    ReportsQuery,
+    TopologyQuery,
     decode_query,
     encode_query,
 )
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import NodeAddresses, NodeId, TableConfig, User
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 
 _A = NodeId("a")
 _SETTINGS = ZeppelinMetaSettings()
@@ -60,9 +60,9 @@ def seeds() -> list[bytes]:
         (AddUser(User(name="u", table="t", password_hash="h")),),
     ]
     asked: list[Query] = [
-        Heartbeat(_A, 1, 1, (Offset(1, 0, 1, 5, 100, 20),)),
-        Changes(1),
-        Behind(2),
-        ListReports(),
+        NodeHeartbeat(_A, 1, 1, (ReplicaOffset(1, 0, 1, 5, 100, 20),)),
+        TopologyQuery(1),
+        BehindQuery(2),
+        ReportsQuery(),
     ]
     return [*(encode_batch(batch) for batch in told), *(encode_query(query) for query in asked)]

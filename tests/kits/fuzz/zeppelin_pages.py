@@ -3,7 +3,7 @@
 import contextlib
 
 from raftwood.base.errors import ProtocolError, StoreError
-from raftwood.zeppelin.backup.backup_format import encode_file, packed, pages_in
+from raftwood.zeppelin.backup_format import encode_file, packed, pages_in
 from raftwood.zeppelin.client.arrow_rows import batch_of_page
 from raftwood.zeppelin.pages import Page, encode_page
 

@@ -2,17 +2,17 @@
 
 from raftwood.base.errors import InvalidInput, ProtocolError
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart
+from raftwood.zeppelin.records import BinlogPosition, EpochStart
+from raftwood.zeppelin.replication.epochs import SyncOffer
 from raftwood.zeppelin.replication.progress import Reached
-from raftwood.zeppelin.replication.trysync import Offer
 from raftwood.zeppelin.replication.wire import (
     ACK,
     TRY_SYNC,
     AckRequest,
     CopyChunk,
     CopyEnd,
-    Part,
-    Standing,
+    RecordsPart,
+    SlaveStanding,
     TrySyncRequest,
     decode_copy,
     decode_parts,
@@ -32,7 +32,9 @@ def records_target(data: bytes) -> None:
 
 def records_seeds() -> list[bytes]:
     return [
-        encode_parts([Part(_PARTITION, 1 << 33, [b"record", b""]), Part(_PARTITION, 2, [])]),
+        encode_parts(
+            [RecordsPart(_PARTITION, 1 << 33, [b"record", b""]), RecordsPart(_PARTITION, 2, [])]
+        ),
         encode_parts([]),
     ]
 
@@ -46,10 +48,10 @@ def request_target(data: bytes) -> None:
 
 
 def request_seeds() -> list[bytes]:
-    offer = Offer(
+    offer = SyncOffer(
         epoch=9, first=1, last=30, epochs=(EpochStart(9, 1),), repairing=BinlogPosition(9, 40)
     )
-    standing = Standing(_PARTITION, 4, Reached(9, 8, 7), is_whole=True)
+    standing = SlaveStanding(_PARTITION, 4, Reached(9, 8, 7), is_whole=True)
     return [
         TRY_SYNC.encode(TrySyncRequest(_PARTITION, 5, 1, offer)),
         ACK.encode(AckRequest([standing, standing])),

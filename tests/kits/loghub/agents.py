@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from raftwood.loghub.consumer.leases import Lease, LeaseTimes, NewLease, Owner, Save
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.plan import plan_by_count
-from raftwood.loghub.consumer.rules.steps import Call, StopReason
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.lease_events import StopReason, StoreCall
+from raftwood.loghub.consumer.lease_plan import plan_by_count
+from raftwood.loghub.consumer.leases import LeaseOwner, LeaseTimes, NewLease, Save, ShardLease
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 
 TIMES = LeaseTimes()
 T = TIMES.timeout_ms
@@ -29,13 +29,13 @@ class Worker:
     """An agent whose calls are answered at once; its consumers do nothing until the test does."""
 
     def __init__(
-        self, group: "Group", owner: Owner, offset_ms: int, times: LeaseTimes = TIMES
+        self, group: "Group", owner: LeaseOwner, offset_ms: int, times: LeaseTimes = TIMES
     ) -> None:
         self.group = group
         self.owner = owner
         self.offset_ms = offset_ms
         self.agent = LeaseAgent(owner, times, plan_by_count, self.now)
-        self.running: dict[str, Lease] = {}
+        self.running: dict[str, ShardLease] = {}
         self.checkpoints: dict[str, str] = {}
         self.stops: list[tuple[str, StopReason]] = []
         self.started_ms: dict[str, int] = {}
@@ -43,31 +43,31 @@ class Worker:
         self.is_up = True
         self.is_cut_off = False
         self.stops_at_once = True
-        self.lost_answers: set[Call] = set()
-        self.failing: set[Call] = set()
-        self.feed(steps.ShardsListed(group.listed, self.agent.deleted_seq))
+        self.lost_answers: set[StoreCall] = set()
+        self.failing: set[StoreCall] = set()
+        self.feed(lease_events.ShardsListed(group.listed, self.agent.deleted_seq))
 
     @property
     def now(self) -> int:
         return self.group.now_ms + self.offset_ms
 
-    def feed(self, event: steps.Event) -> None:
+    def feed(self, event: lease_events.Event) -> None:
         if not self.is_up:
             return
         for action in self.agent.step(event, self.now):
             self._do(action)
 
-    def _do(self, action: steps.Action) -> None:
+    def _do(self, action: lease_events.Action) -> None:
         self.asked[type(action)] += 1
         match action:
-            case steps.StartConsumer(lease):
+            case lease_events.StartConsumer(lease):
                 self.running[lease.shard] = lease
                 self.started_ms[lease.shard] = self.group.now_ms
-            case steps.StopConsumer(shard, _, reason):
+            case lease_events.StopConsumer(shard, _, reason):
                 self.stops.append((shard, reason))
                 if self.stops_at_once:
                     self.stopped(shard)
-            case steps.Finish():
+            case lease_events.Finish():
                 self.is_up = False
             case _:
                 self._ask(action)
@@ -75,7 +75,7 @@ class Worker:
     def stopped(self, shard: str, checkpoint: str | None = None) -> None:
         lease = self.running.pop(shard)
         text = checkpoint or self.checkpoints.get(shard, lease.checkpoint)
-        self.feed(steps.ConsumerStopped(Save(shard, lease.epoch, text, lease.seq + 1)))
+        self.feed(lease_events.ConsumerStopped(Save(shard, lease.epoch, text, lease.seq + 1)))
 
     def save(self, shard: str, checkpoint: str, seq: int) -> list[str]:
         """Those refused, whether the agent would let it or not."""
@@ -87,53 +87,66 @@ class Worker:
     def may_work(self, shard: str) -> bool:
         return self.agent.may_work(shard, self.running[shard].epoch, self.now)
 
-    def _ask(self, ask: steps.Ask) -> None:
+    def _ask(self, ask: lease_events.Ask) -> None:
         store, owner, process = self.group.store, self.owner, self.owner.process
-        leases = steps.LeasesAnswered
+        leases = lease_events.LeasesAnswered
         match ask:
-            case steps.AskRegister():
-                self._call(Call.REGISTER, store.register(owner), steps.Registered)
-            case steps.AskScan(after, processes):
-                self._call(Call.SCAN, store.scan(after, processes), steps.Scanned)
-            case steps.AskPoll(after):
-                self._call(Call.POLL, store.own(process, after), steps.Polled)
-            case steps.AskRenew(renewals):
-                self._call(Call.RENEW, store.renew(owner, renewals), steps.LeasesRenewed)
-            case steps.AskTake(takes):
-                call = Call.TAKE
+            case lease_events.AskRegister():
+                self._call(StoreCall.REGISTER, store.register(owner), lease_events.WorkerRegistered)
+            case lease_events.AskScan(after, processes):
+                self._call(StoreCall.SCAN, store.scan(after, processes), lease_events.Scanned)
+            case lease_events.AskPoll(after):
+                self._call(StoreCall.POLL, store.own(process, after), lease_events.Polled)
+            case lease_events.AskRenew(renewals):
+                self._call(
+                    StoreCall.RENEW, store.renew(owner, renewals), lease_events.LeasesRenewed
+                )
+            case lease_events.AskTake(takes):
+                call = StoreCall.TAKE
                 self._call(call, store.take(owner, takes), lambda each: leases(call, each))
-            case steps.AskBecome(renewals):
-                call = Call.BECOME
+            case lease_events.AskBecome(renewals):
+                call = StoreCall.BECOME
                 self._call(
                     call, store.become_consumer(owner, renewals), lambda each: leases(call, each)
                 )
-            case steps.AskHandOver(saves):
-                call = Call.HAND_OVER
+            case lease_events.AskHandOver(saves):
+                call = StoreCall.HAND_OVER
                 self._call(call, store.hand_over(process, saves), lambda each: leases(call, each))
-            case steps.AskRelease(shards):
-                call = Call.RELEASE
+            case lease_events.AskRelease(shards):
+                call = StoreCall.RELEASE
                 self._call(call, store.release(process, shards), lambda each: leases(call, each))
-            case steps.AskCreate(new, seen):
+            case lease_events.AskCreate(new, seen):
                 making = store.create(new, deleted_seq=seen)
-                self._call(Call.CREATE, making, lambda _: steps.Done(Call.CREATE))
-            case steps.AskDelete(shards):
-                self._call(Call.DELETE, store.delete(shards), lambda _: steps.Done(Call.DELETE))
-            case steps.AskForget(rows):
                 self._call(
-                    Call.FORGET, store.forget_workers(rows), lambda _: steps.Done(Call.FORGET)
+                    StoreCall.CREATE, making, lambda _: lease_events.StoreCallDone(StoreCall.CREATE)
+                )
+            case lease_events.AskDelete(shards):
+                self._call(
+                    StoreCall.DELETE,
+                    store.delete(shards),
+                    lambda _: lease_events.StoreCallDone(StoreCall.DELETE),
+                )
+            case lease_events.AskForget(rows):
+                self._call(
+                    StoreCall.FORGET,
+                    store.forget_workers(rows),
+                    lambda _: lease_events.StoreCallDone(StoreCall.FORGET),
                 )
 
     def _call(
-        self, call: Call, run: Coroutine[Any, Any, Any], event: Callable[[Any], steps.Event]
+        self,
+        call: StoreCall,
+        run: Coroutine[Any, Any, Any],
+        event: Callable[[Any], lease_events.Event],
     ) -> None:
         if self.is_cut_off or self.group.is_store_away or call in self.failing:
             run.close()
-            self.feed(steps.StoreFailed(call, 0.5))
+            self.feed(lease_events.StoreFailed(call, 0.5))
             return
         answer = result_of(run)
         if call in self.lost_answers:
             self.lost_answers.discard(call)
-            self.feed(steps.StoreFailed(call, 0.5))
+            self.feed(lease_events.StoreFailed(call, 0.5))
         else:
             self.feed(event(answer))
 
@@ -151,7 +164,7 @@ class Group:
     def join(
         self, name: str, *, process: str = "", offset_ms: int = 0, times: LeaseTimes = TIMES
     ) -> Worker:
-        owner = Owner(name, process or f"process-{len(self.workers)}", times.timeout_ms)
+        owner = LeaseOwner(name, process or f"process-{len(self.workers)}", times.timeout_ms)
         worker = Worker(self, owner, offset_ms, times)
         self.workers.append(worker)
         return worker
@@ -159,13 +172,13 @@ class Group:
     def list_shards(self, *shards: NewLease) -> None:
         self.listed = list(shards)
         for worker in self.workers:
-            worker.feed(steps.ShardsListed(self.listed, worker.agent.deleted_seq))
+            worker.feed(lease_events.ShardsListed(self.listed, worker.agent.deleted_seq))
 
     def run_for(self, duration_ms: int) -> None:
         for _ in range(duration_ms // STEP_MS):
             self.now_ms += STEP_MS
             for worker in self.workers:
-                worker.feed(steps.Ticked())
+                worker.feed(lease_events.Ticked())
 
     def run_until(self, is_so: Callable[[], bool], *, within_ms: int) -> int:
         """Answers how long it took."""
@@ -180,4 +193,4 @@ class Group:
 
     def starts(self) -> int:
         """How often a worker began to read a shard."""
-        return sum(worker.asked[steps.StartConsumer] for worker in self.workers)
+        return sum(worker.asked[lease_events.StartConsumer] for worker in self.workers)

@@ -25,7 +25,7 @@ import msgspec
 from raftwood.base.metrics import Metrics
 from raftwood.loghub.model import AccessKey
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.serving import serve_http
+from raftwood.loghub.server.listeners import serve_http
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.loghub.streams import GatewayKit, gateway_kit

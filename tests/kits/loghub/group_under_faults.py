@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from raftwood.app.demo.consumer_check import Fault
-from raftwood.app.demo.consumer_group import WatchedGroup
-from raftwood.app.demo.consumer_processes import ConsumerGroup
-from raftwood.app.demo.standalone_process import StandaloneProcess
+from raftwood_demos.consumers import ConsumerGroup, Fault, WatchedGroup
+from raftwood_demos.standalone_process import StandaloneProcess
 
 RECORDS_PER_S = 60
 STILL_S_MAX = 60.0

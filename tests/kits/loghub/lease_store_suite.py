@@ -5,22 +5,22 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from raftwood.loghub.consumer.lease_store import LeaseStore
 from raftwood.loghub.consumer.leases import (
     NOBODY,
     SHARD_END,
-    Lease,
+    LeaseOwner,
+    LeaseStore,
     NewLease,
-    Owner,
     Renewal,
     Save,
+    ShardLease,
     Take,
 )
 
-ANNE = Owner("anne", "process-a")
-ANNE_AGAIN = Owner("anne", "process-z")
-BEN = Owner("ben", "process-b")
-CAT = Owner("cat", "process-c")
+ANNE = LeaseOwner("anne", "process-a")
+ANNE_AGAIN = LeaseOwner("anne", "process-z")
+BEN = LeaseOwner("ben", "process-b")
+CAT = LeaseOwner("cat", "process-c")
 
 
 class LeaseStoreKit(Protocol):
@@ -37,11 +37,11 @@ class LeaseStoreKit(Protocol):
 Scenario = Callable[[LeaseStoreKit], Awaitable[None]]
 
 
-async def rows(store: LeaseStore) -> dict[str, Lease]:
+async def rows(store: LeaseStore) -> dict[str, ShardLease]:
     return {lease.shard: lease for lease in (await store.scan(0)).leases}
 
 
-async def consuming(store: LeaseStore, owner: Owner, *shards: str) -> dict[str, Lease]:
+async def consuming(store: LeaseStore, owner: LeaseOwner, *shards: str) -> dict[str, ShardLease]:
     """New leases that `owner` both leases and consumes."""
     await store.create([NewLease(shard) for shard in shards])
     found = await store.take(owner, [Take(shard, 0, sets_consumer=True) for shard in shards])
@@ -65,8 +65,8 @@ class LeaseStoreSuite:
             store = await kit.open()
             await store.create([NewLease("0"), NewLease("1", ("0",))])
             found = await rows(await kit.open())
-            assert found["0"] == Lease("0", update_seq=found["0"].update_seq)
-            assert found["1"] == Lease("1", parents=("0",), update_seq=found["1"].update_seq)
+            assert found["0"] == ShardLease("0", update_seq=found["0"].update_seq)
+            assert found["1"] == ShardLease("1", parents=("0",), update_seq=found["1"].update_seq)
             assert found["0"].update_seq > 0
 
         self.run(scenario)
@@ -169,7 +169,7 @@ class LeaseStoreSuite:
     def test_a_row_shows_its_workers_timeout(self) -> None:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()
-            slow = Owner("cleo", "process-c", 7_000)
+            slow = LeaseOwner("cleo", "process-c", 7_000)
             assert (await store.register(slow)).timeout_ms == 7_000
             assert (await store.heartbeat(slow)).timeout_ms == 7_000
             assert [each.timeout_ms for each in (await store.scan(0)).workers] == [7_000]
@@ -180,7 +180,10 @@ class LeaseStoreSuite:
         async def scenario(kit: LeaseStoreKit) -> None:
             store = await kit.open()
             await store.create([NewLease("0")])
-            slow, hasty = Owner("cleo", "process-c", 7_000), Owner("dora", "process-d", 500)
+            slow, hasty = (
+                LeaseOwner("cleo", "process-c", 7_000),
+                LeaseOwner("dora", "process-d", 500),
+            )
             [lease] = await store.take(slow, [Take("0", 0, sets_consumer=True)])
             assert lease.timeout_ms == 7_000
             [lease] = await store.take(hasty, [Take("0", 1, sets_consumer=False)])
@@ -513,10 +516,10 @@ class LeaseStoreSuite:
             first = await kit.open()
             shards = [str(number) for number in range(24)]
             await first.create([NewLease(shard) for shard in shards])
-            seen: dict[str, Lease] = {}
+            seen: dict[str, ShardLease] = {}
             is_over = False
 
-            async def write(store: LeaseStore, owner: Owner, mine: list[str]) -> None:
+            async def write(store: LeaseStore, owner: LeaseOwner, mine: list[str]) -> None:
                 for shard in mine:
                     await store.take(owner, [Take(shard, 0, sets_consumer=True)])
                     await store.release(owner.process, [shard])

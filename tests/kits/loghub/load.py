@@ -8,11 +8,10 @@ from functools import partial
 from typing import Self
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.loghub.client.deliveries import Delivery
-from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
 from raftwood.loghub.client.reader import ReaderSettings
+from raftwood.loghub.errors import DeliveryUnknown, NotDelivered
 from tests.kits.loghub.processes import LOGSTORE, PROJECT
 from tests.kits.loghub.simulation.notebook import Content, Notebook, Sent
 

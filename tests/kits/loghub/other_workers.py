@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.metrics import Metrics
-from raftwood.loghub.server.http.serving import serve_http
+from raftwood.loghub.server.listeners import serve_http
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.loghub.gateways import SETTINGS, ThreadedGateway
 

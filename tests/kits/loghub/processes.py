@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from raftwood.app.connecting import connected_metastore
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.model import AccessKey, LogKind, Role
-from raftwood.loghub.server.access import Access
+from raftwood.loghub.model import AccessKey, AccessRole, LogKind
+from raftwood.loghub.server.access import AccessControl
 from raftwood.loghub.server.metadata import Metadata
+from raftwood.server.cluster_client import connected_metastore
 from tests.kits.logservice.processes import CLIENT_TIMEOUT_MS, WAIT_S_MAX, LogProcesses
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import RAFTWOOD, StoreProcess
@@ -73,7 +73,9 @@ class HubProcesses(LogProcesses):
         """A key, and a logstore; once all runs."""
         async with connected_metastore(self._environment, self.app_settings(), None) as store:
             metadata = Metadata(store)
-            self.key = await Access(self._environment, metadata).create({"*": Role.ADMIN})
+            self.key = await AccessControl(self._environment, metadata).create(
+                {"*": AccessRole.ADMIN}
+            )
         client = await self.hub_client()
         await client.create_project(PROJECT)
         await client.create_logstore(PROJECT, LOGSTORE, shard_count=shards, log=log)

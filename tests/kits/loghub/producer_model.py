@@ -5,22 +5,24 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from raftwood.loghub.client.lanes import Batch, Lane, Record
 from raftwood.loghub.client.producer_rules import (
     AskForShards,
+    ProducerBatch,
     ProducerLimits,
+    ProducerRecord,
     ProducerRules,
-    Send,
+    SendToShard,
     Settle,
+    ShardLane,
 )
-from raftwood.loghub.key_ranges import even_ranges, hash_key, middle
 from raftwood.loghub.model import Shard, ShardStatus
+from raftwood.loghub.shards import even_ranges, hash_key, middle
 from tests.kits.models import CATCHES, Mutant, Plant, replaced
 
 KEYS = 12
 
 
-class ModelRecord(Record, gc=False, eq=False):
+class ModelRecord(ProducerRecord, gc=False, eq=False):
     """A record that knows its key and its place among the records of that key."""
 
     key: str = ""
@@ -53,7 +55,7 @@ class ModelLog:
 class Request:
     """A batch on its way; it may be carried out long after its sender gave up on the answer."""
 
-    def __init__(self, lane: Lane, batch: Batch) -> None:
+    def __init__(self, lane: ShardLane, batch: ProducerBatch) -> None:
         self.lane = lane
         self.shard = lane.shard
         self.sequence = batch.sequence
@@ -160,7 +162,7 @@ class World:
 
     def act(self) -> None:
         for action in self.rules.actions(self.now):
-            if isinstance(action, Send):
+            if isinstance(action, SendToShard):
                 is_sent = self.chance.random() > 0.1
                 if is_sent:
                     action.batch.was_sent = True
@@ -174,7 +176,7 @@ class World:
                     self._settle(record, "unknown" if action.is_unknown else "not stored")
 
     @staticmethod
-    def _settle(record: Record, outcome: str) -> None:
+    def _settle(record: ProducerRecord, outcome: str) -> None:
         assert isinstance(record, ModelRecord)
         record.outcome = record.outcome or outcome
 
@@ -286,18 +288,18 @@ def run(seed: int, *, deadlines: bool = False, linger_s: float = 0.0) -> World:
 # Planted bugs
 
 
-def _behind_the_others(self: ProducerRules, lane: Lane) -> None:
+def _behind_the_others(self: ProducerRules, lane: ShardLane) -> None:
     lane.queue.extend(self._take(lane).records)
     self._seal(lane)
 
 
-def _gathered_anew(self: ProducerRules, lane: Lane, *, now: float) -> None:
+def _gathered_anew(self: ProducerRules, lane: ShardLane, *, now: float) -> None:
     self._try_later(lane, now)
     lane.queue.extendleft(reversed(self._take(lane).records))
     self._move_on()
 
 
-def _past_the_retired(self: ProducerRules, route: str) -> Lane | None:
+def _past_the_retired(self: ProducerRules, route: str) -> ShardLane | None:
     retired, self._retired = self._retired, []
     lane = _lane_of(self, route)
     self._retired = retired
@@ -317,14 +319,14 @@ def _without_waiting(self: ProducerRules) -> None:
     self._retired = [lane for lane in self._retired if lane.batch is not None]
 
 
-def _add_to_table(self: ProducerRules, record: Record) -> None:
+def _add_to_table(self: ProducerRules, record: ProducerRecord) -> None:
     retired, self._retired = self._retired, []
     self.add(record)
     self._retired = retired
     self._routes.clear()
 
 
-def _same_sequence(self: ProducerRules, lane: Lane) -> Batch:
+def _same_sequence(self: ProducerRules, lane: ShardLane) -> ProducerBatch:
     batch = _gather(self, lane)
     self._sequences[lane.shard] -= 1
     return batch
@@ -343,13 +345,18 @@ def _newest_first(self: ProducerRules) -> None:
 _move_on = ProducerRules._move_on
 
 
-def _unsealed(self: ProducerRules, lane: Lane) -> None:
+def _unsealed(self: ProducerRules, lane: ShardLane) -> None:
     lane.queue.clear()
     self._move_on()
 
 
 def _dropped_in_doubt(
-    self: ProducerRules, lane: Lane, batch: Batch, now: float, late: list[Record], actions: Any
+    self: ProducerRules,
+    lane: ShardLane,
+    batch: ProducerBatch,
+    now: float,
+    late: list[ProducerRecord],
+    actions: Any,
 ) -> None:
     batch.is_doubtful = False
     _expire_batch(self, lane, batch, now, late, actions)

@@ -6,9 +6,8 @@ from contextlib import AsyncExitStack
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import signature
-from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
+from raftwood.loghub.consumer.leases import LeaseStore, signature
+from raftwood.loghub.consumer.sql_store import SqlLeaseStore
 from tests.kits.loghub.lease_store_suite import LeaseStoreSuite, Scenario
 
 _groups = itertools.count(1)

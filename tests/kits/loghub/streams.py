@@ -12,7 +12,7 @@ from raftwood.base.seams import Logs, MetaStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.batches import Batch
 from raftwood.loghub.log_groups import LogGroup
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.model import AccessKey, AccessRole
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
 from raftwood.metastore.file_store import FileMetaStore
@@ -45,7 +45,7 @@ class GatewayKit(msgspec.Struct):
 
     async def admin(self) -> AccessKey:
         """A key that may do all."""
-        return await self.gateways[0].access.create({"*": Role.ADMIN})
+        return await self.gateways[0].access.create({"*": AccessRole.ADMIN})
 
 
 @asynccontextmanager

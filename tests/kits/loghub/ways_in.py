@@ -9,17 +9,14 @@ import msgspec
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.metrics import Metrics
-from raftwood.loghub.batches import HEAD_BYTES, decode_head
-from raftwood.loghub.compression import decompress
+from raftwood.loghub.batches import HEAD_BYTES, decode_head, decompress
 from raftwood.loghub.log_groups import decode_log_group
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.model import AccessKey, AccessRole
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.front import HttpFront
-from raftwood.loghub.server.http.request import Request
-from raftwood.loghub.server.http.routes import Answer, Route
+from raftwood.loghub.server.http import HttpFront, HttpRequest, HttpResponse, HttpRoute
+from raftwood.loghub.server.listeners import SocketWays, http_groups
 from raftwood.loghub.server.ways_in import records
-from raftwood.loghub.server.ways_in.records import Packed, Section
-from raftwood.loghub.server.ways_in.serving import SocketWays, http_groups
+from raftwood.loghub.server.ways_in.records import PackedLogGroup, RecordSection
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from raftwood.net.http_listener import HttpLimits, HttpListener
@@ -39,7 +36,9 @@ class Stored(msgspec.Struct):
     source: str = ""
 
 
-def pack(sections: Sequence[Section], *, source: bytes = b"", bytes_max: int) -> list[Packed]:
+def pack(
+    sections: Sequence[RecordSection], *, source: bytes = b"", bytes_max: int
+) -> list[PackedLogGroup]:
     """All LogGroups at once, without the pauses between."""
     packed = records.pack(sections, source=source, bytes_max=bytes_max)
     return [each for each in packed if each is not None]
@@ -59,7 +58,7 @@ def read_group(body: bytes) -> list[Stored]:
     ]
 
 
-def read_sections(sections: Iterable[Section]) -> list[Stored]:
+def read_sections(sections: Iterable[RecordSection]) -> list[Stored]:
     """What a decoder made, as a reader would get it."""
     packed = pack(list(sections), bytes_max=1 << 20)
     return [record for group in packed for record in read_group(group.body)]
@@ -70,17 +69,17 @@ class NoSls:
 
     name = "sls"
 
-    def find(self, method: str, path: str) -> Route | None:
-        return Route("any", self._any) if (method, path) == ("GET", "/") else None
+    def find(self, method: str, path: str) -> HttpRoute | None:
+        return HttpRoute("any", self._any) if (method, path) == ("GET", "/") else None
 
-    async def _any(self, _: Request) -> Answer:
-        return Answer(body=b'"SLS"')
+    async def _any(self, _: HttpRequest) -> HttpResponse:
+        return HttpResponse(body=b'"SLS"')
 
-    def authenticate(self, _: Request) -> None:
+    def authenticate(self, _: HttpRequest) -> None:
         return None
 
-    def error_answer(self, error: RaftwoodError, _: Request) -> Answer:
-        return Answer(status=error.http_status, body=b"{}")
+    def error_answer(self, error: RaftwoodError, _: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=error.http_status, body=b"{}")
 
 
 class WaysInKit(msgspec.Struct):
@@ -148,8 +147,8 @@ async def ways_in_kit(
             yield WaysInKit(
                 gateway,
                 f"http://{listener.address}",
-                await gateway.access.create({PROJECT: Role.WRITER}),
-                await gateway.access.create({PROJECT: Role.READER}),
+                await gateway.access.create({PROJECT: AccessRole.WRITER}),
+                await gateway.access.create({PROJECT: AccessRole.READER}),
                 sockets,
             )
         finally:

@@ -9,14 +9,13 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ConnectionLost
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import LeaseTimes
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
+from raftwood.loghub.consumer.leases import LeaseStore, LeaseTimes
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, ShardRead, SourceShard
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
-from raftwood.simulation.runner import Machine, Simulation
+from raftwood.testing.runner import Machine, Simulation
 
 TIMES = LeaseTimes(timeout_ms=2_000)
 READ = 4

@@ -2,32 +2,32 @@
 
 import msgspec
 
-from raftwood.logservice.hakeeper import rules
-from raftwood.logservice.hakeeper.checkers import planner
+from raftwood.logservice.hakeeper import checkers, rules
 from raftwood.logservice.hakeeper.commands import (
-    Command,
     HearService,
     HearStore,
+    KeeperCommand,
+    KeeperSuccess,
+    KeeperTick,
     Ordered,
     Schedule,
     Scheduled,
     SetInitialCluster,
-    Success,
-    Tick,
     decode_result,
     encode_command,
 )
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import (
+from raftwood.logservice.hakeeper.messages import (
     FinishedOrder,
-    ReplicaReport,
+    Order,
+    OrderKind,
     ServiceHeartbeat,
     ServiceKind,
+    ShardReplicaReport,
     StoreHeartbeat,
     TnReplicaReport,
 )
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import Phase, State
+from raftwood.logservice.hakeeper.state import ClusterPhase, KeeperState
+from raftwood.logservice.settings import HaKeeperSettings
 
 SETTINGS = HaKeeperSettings(
     store_down_ticks=10,
@@ -53,9 +53,9 @@ def report(
     lagging: dict[int, int] | None = None,
     problem: str = "",
     is_joint: bool = False,
-) -> ReplicaReport:
+) -> ShardReplicaReport:
     behind = dict.fromkeys((*voters, *learners), 0) | (lagging or {})
-    return ReplicaReport(
+    return ShardReplicaReport(
         shard, epoch, voters, learners, leader, term, 5, behind, problem, is_joint=is_joint
     )
 
@@ -65,11 +65,11 @@ class Keeper:
 
     def __init__(self, settings: HaKeeperSettings = SETTINGS) -> None:
         self.settings = settings
-        self.state = State()
+        self.state = KeeperState()
         self.incarnations: dict[int, str] = {}
         self.domains: dict[int, str] = {}
 
-    def tell(self, command: Command) -> Success:
+    def tell(self, command: KeeperCommand) -> KeeperSuccess:
         return decode_result(rules.apply(self.state, encode_command(command)))
 
     def begin(self, stores: int = 3, *, shards: int = 1, replicas: int = 3, tn: int = 0) -> None:
@@ -78,13 +78,13 @@ class Keeper:
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):
-            command = Tick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
+            command = KeeperTick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
             self.tell(command)
 
     def store(
         self,
         store: int,
-        *replicas: ReplicaReport,
+        *replicas: ShardReplicaReport,
         finished: tuple[FinishedOrder, ...] = (),
         alarms: tuple[str, ...] = (),
     ) -> tuple[Order, ...]:
@@ -114,15 +114,15 @@ class Keeper:
         assert isinstance(answer, Ordered)
         return answer.orders.orders
 
-    def say(self, stores: tuple[int, ...], *replicas: ReplicaReport) -> None:
+    def say(self, stores: tuple[int, ...], *replicas: ShardReplicaReport) -> None:
         """All of these stores have all of these replicas."""
         for store in stores:
             self.store(store, *replicas)
 
     def plan(self) -> list[Order]:
-        return planner.plan(self.state, self.settings)
+        return checkers.plan(self.state, self.settings)
 
-    def phase(self) -> Phase:
+    def phase(self) -> ClusterPhase:
         return self.state.phase
 
     def kinds(self) -> list[OrderKind]:
@@ -169,5 +169,5 @@ class Keeper:
             self.tick()
             self.hear_all(known, without=stores)
 
-    def copy(self) -> State:
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
+    def copy(self) -> KeeperState:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=KeeperState)

@@ -16,7 +16,7 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
 from raftwood.logservice.records import Record
-from raftwood.simulation import Event
+from raftwood.testing import Event
 from tests.kits.logservice.processes import WAIT_S_MAX, LogNode
 from tests.kits.logservice.simulation.records import LOG, Notebook
 from tests.kits.logservice.simulation.workload import read_output, text_of

@@ -9,16 +9,15 @@ from raftwood.base.metrics import Metrics
 from raftwood.disk.segment_log import LogSettings
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.server.log_store import Guest, LogStore, LogStorePlace, host_settings
-from raftwood.logservice.settings import LogServiceSettings
+from raftwood.logservice.settings import HaKeeperSettings, LogServiceSettings
 from raftwood.net import Secret, Server, Service
-from raftwood.net.store_names import OPERATOR_ROLE, READER_ROLE, STORE_ROLE
+from raftwood.net.identity import OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork, Stores
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.simulation import Machine, Simulation, simulate
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.settings import RaftHostSettings
+from raftwood.raft.transport import HostNetwork
+from raftwood.testing import Machine, Simulation, simulate
 
 NETWORK = HostNetwork(
     cluster="test",
@@ -45,7 +44,7 @@ KEEPER = HaKeeperSettings(
 )
 
 
-GuestsOf = Callable[[Environment, Host], Mapping[int, Guest]]
+GuestsOf = Callable[[Environment, NodeHost], Mapping[int, Guest]]
 
 
 def address(store: int) -> str:
@@ -92,7 +91,7 @@ class LogCluster:
         self, store: int, *, joins: bool
     ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
-            host = await Host.open(
+            host = await NodeHost.open(
                 environment,
                 "/data/store",
                 cluster="test",

@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from raftwood.app.cluster_network import client_network, operator_network
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.hakeeper.state import Phase
-from raftwood.logservice.hakeeper.views import ClusterView, ShardView
+from raftwood.logservice.hakeeper.commands import ClusterView, KeeperShardView
+from raftwood.logservice.hakeeper.state import ClusterPhase
 from raftwood.net.stores import Stores
+from raftwood.server.cluster import client_network, operator_network
+from raftwood.server.settings import Settings
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import RAFTWOOD, StoreProcess
 
@@ -294,12 +294,12 @@ async def log_stores(folder: Path, **options: Any) -> AsyncIterator[LogProcesses
             await stores.stop()
 
 
-def shard_of(view: ClusterView, number: int) -> ShardView:
+def shard_of(view: ClusterView, number: int) -> KeeperShardView:
     return next(each for each in view.shards if each.shard == number)
 
 
 def is_running_well(view: ClusterView) -> bool:
-    return view.phase is Phase.RUNNING and all(
+    return view.phase is ClusterPhase.RUNNING and all(
         len(shard.voters) == shard.wanted_voters and not shard.learners and shard.leader
         for shard in view.shards
     )

@@ -7,7 +7,7 @@ import pytest
 
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from tests.kits.logservice.log_cluster import LogCluster
 from tests.kits.logservice.simulation.world import CALM_KEEPER, DISK_LOG, RAFT, SMALL
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from raftwood.logservice.client import pipeline, shard_link
+from raftwood.logservice.client import append_pipeline, shard_link
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.records import record_name
-from raftwood.raft.host import slow_disk
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.slow_disk import SlowLeader
-from raftwood.raft.host.turns import Turns
-from raftwood.simulation import DiskProfile
+from raftwood.raft import leadership
+from raftwood.raft.engine import RaftEngine
+from raftwood.raft.leadership import SlowLeader
+from raftwood.raft.node_host import NodeHost
+from raftwood.testing import DiskProfile
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 from tests.kits.models import Mutant, Violation, replaced, together
 
@@ -161,11 +161,11 @@ def run_turns(seed: int) -> None:
     _run(seed, scenario)
 
 
-_propose_batch = Host.propose_batch
+_propose_batch = NodeHost.propose_batch
 
 
 def _propose_all_again(
-    host: Host,
+    host: NodeHost,
     group: int,
     payloads: Sequence[bytes],
     done: Any,
@@ -178,7 +178,7 @@ def _propose_all_again(
 
 
 staying = replaced(SlowLeader, tick=lambda *_: ())
-proposing_again = replaced(Host, propose_batch=_propose_all_again)
+proposing_again = replaced(NodeHost, propose_batch=_propose_all_again)
 _impatient = lambda _: shard_link.ATTEMPT_MS  # noqa: E731
 
 
@@ -203,10 +203,10 @@ def run_slow_leader_of_before(seed: int) -> None:
         run_log_cluster(whole, seed=seed, service=SETTINGS)
 
 
-_complete = Turns._complete
+_complete = RaftEngine._complete
 
 
-def _complete_without_a_word(turns: Turns, tickets: Any) -> None:
+def _complete_without_a_word(turns: RaftEngine, tickets: Any) -> None:
     """Who has waited for a write to end waits on while there are two others."""
     _complete(turns, tickets)
     for replica in turns._dirty:
@@ -218,19 +218,20 @@ MUTANTS = {
     "a slow leader goes on leading": Mutant(run_slow_leader, staying, harm="too long"),
     "no stall is too short, and no rest needed": Mutant(
         run_turns,
-        replaced(slow_disk, HOLD_ELECTIONS=0, REST_ELECTIONS=0, REST_ELECTIONS_MAX=0),
+        replaced(leadership, HOLD_ELECTIONS=0, REST_ELECTIONS=0, REST_ELECTIONS_MAX=0),
         harm="to and fro",
     ),
     "writes for other leaders' groups leave proposals no room": Mutant(
         run_slow_leader_of_before,
-        replaced(Turns, _complete=_complete_without_a_word),
+        replaced(RaftEngine, _complete=_complete_without_a_word),
         first=1,
         harm="nothing was acked",
     ),
     "each attempt is as short as the first": Mutant(
         run_slow_leader_of_before,
         together(
-            replaced(pipeline, attempt_ms=_impatient), replaced(shard_link, attempt_ms=_impatient)
+            replaced(append_pipeline, attempt_ms=_impatient),
+            replaced(shard_link, attempt_ms=_impatient),
         ),
         harm="nothing was acked",
     ),

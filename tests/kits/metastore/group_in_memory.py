@@ -11,11 +11,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from raftwood.base.errors import DeadlineExceeded, NotLeader, RaftwoodError
-from raftwood.metastore.lease_ticker import LeaseTicker
-from raftwood.metastore.state_machine import MetaStateMachine
+from raftwood.metastore.state_machine import LeaseTicker, MetaStateMachine
+from raftwood.raft import sessions
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host import control
-from raftwood.raft.host.sessions import SessionTable
+from raftwood.raft.sessions import SessionTable
 
 GROUP = 7
 _PAUSE_S = 0.02
@@ -75,8 +74,8 @@ class GroupInMemory:
         self._waiting: dict[int, None] = {}
         self.failures = 0
         """How many of the next reads find no leader."""
-        answer = self.log(control.encode_register(bytes(16), sessions_max=1))
-        self._session = control.decode_session(answer)
+        answer = self.log(sessions.encode_register(bytes(16), sessions_max=1))
+        self._session = sessions.decode_session(answer)
 
     def log(self, payload: bytes, kind: EntryKind = EntryKind.CONTROL) -> Any:
         """Append an entry and apply it where the group is led."""
@@ -97,7 +96,7 @@ class GroupInMemory:
             acknowledged = min(self._waiting) - 1
             answers.append(
                 self.log(
-                    control.encode_command(
+                    sessions.encode_command(
                         command,
                         session=self._session,
                         sequence=sequence,

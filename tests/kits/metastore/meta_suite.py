@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import InvalidInput, NotFound, OutOfRange, ShuttingDown, TooLarge
-from raftwood.base.seams import Change, Compare, KeyOperation, MetaStore, RemoveKey, SetKey
+from raftwood.base.seams import Compare, KeyChange, KeyOperation, MetaStore, RemoveKey, SetKey
 
 LEASE_MS = 4_000
 """Longer than a busy machine keeps a renewal waiting."""
 
 
-async def _is_told(live: list[Change]) -> None:
+async def _is_told(live: list[KeyChange]) -> None:
     async with asyncio.timeout(60):
         while not live:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def _follow(
-    store: MetaStore, prefix: str, after: int, until: int, into: list[Change] | None = None
-) -> list[Change]:
+    store: MetaStore, prefix: str, after: int, until: int, into: list[KeyChange] | None = None
+) -> list[KeyChange]:
     """What a watch tells, up to the change with a version."""
-    seen: list[Change] = [] if into is None else into
+    seen: list[KeyChange] = [] if into is None else into
     async for changes in store.watch(prefix, after_version=after):
         assert len({change.version for change in changes}) == 1
         seen += changes
@@ -131,7 +131,7 @@ class MetaSuite:
 
         async def main() -> None:
             async with self.opened(folder) as store:
-                live: list[Change] = []
+                live: list[KeyChange] = []
                 async with asyncio.TaskGroup() as group:
                     watch = group.create_task(_follow(store, "w/", 0, 10**30, live))
                     done = asyncio.gather(*(write(store, seed) for seed in range(3)))

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raftwood.app.groups import METASTORE_GROUP
-from raftwood.app.metastore_tenant import MetastoreTenant
-from raftwood.app.tenant import MakeTenant
 from raftwood.base.seams import MetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
-from raftwood.simulation import Simulation, simulate
-from tests.kits.app.store_cluster import StoreCluster
+from raftwood.server.cluster import METASTORE_GROUP
+from raftwood.server.store import MakeTenant
+from raftwood.server.tenants import MetastoreTenant
+from raftwood.testing import Simulation, simulate
 from tests.kits.metastore.meta_suite import MetaSuite
+from tests.kits.server.store_cluster import StoreCluster
 
 STORES = (1, 2, 3)
 

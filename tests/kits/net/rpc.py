@@ -24,9 +24,9 @@ from raftwood.net import (
     Service,
     connect,
 )
-from raftwood.net.frames import Frame, FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import ClientHandshake, Welcome
-from raftwood.simulation import simulate
+from raftwood.testing import simulate
 from tests.kits.running import WAIT_S_MAX
 
 Result = TypeVar("Result")
@@ -128,7 +128,9 @@ class RawPeer:
 
     def request(self, method: Method, request_id: int, payload: bytes = b"") -> None:
         self.send(
-            encode_frame(Kind.REQUEST, method=method.number, request_id=request_id, payload=payload)
+            encode_frame(
+                FrameKind.REQUEST, method=method.number, request_id=request_id, payload=payload
+            )
         )
 
     async def frame(self) -> Frame | None:

@@ -11,12 +11,12 @@ import pyarrow
 import pytest
 
 import raftwood
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.wire import PutRequest, encode_put
-from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
+from raftwood.pipeline.archive.manifest import ArchiveLog
 from raftwood.pipeline.hub import Hub as PipelineHub
 from raftwood.pipeline.options import StreamAccess
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
@@ -136,7 +136,7 @@ class Meddling:
             (PipelineHub, "details"),
             (PipelineHub, "heads"),
             (PipelineHub, "begin_pull"),
-            (Archive, "manifest"),
+            (ArchiveLog, "manifest"),
         ):
             patch.setattr(owner, name, self._meddled(getattr(owner, name)))
 

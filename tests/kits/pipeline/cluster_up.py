@@ -11,13 +11,13 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from raftwood.app.cluster_network import operator_network
-from raftwood.app.commands.source import Source
-from raftwood.app.parts import LogHubPart, Parts
+from raftwood.cli.options import Source
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client import LogHubClient
 from raftwood.logservice.wire import LOCATE
 from raftwood.net.stores import Stores
+from raftwood.server.cluster import operator_network
+from raftwood.server.parts import LogHubPart, Parts
 from tests.kits.pipeline.standalone import options_of
 from tests.kits.ports import consecutive_ports
 from tests.kits.processes import RAFTWOOD, RealProcess

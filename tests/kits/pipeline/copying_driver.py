@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from raftwood.pipeline.offsets import Offset
+from raftwood.pipeline.offsets import StreamOffset
 from raftwood.pipeline.session import LOCAL
 from tests.kits.pipeline.copying_query import Job
 from tests.kits.pipeline.quick_java import quick_java
@@ -60,10 +60,10 @@ class CopyingDriver:
         names = [each.name for each in found.iterdir()] if found.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def end_of(self, batch: int) -> Offset:
+    def end_of(self, batch: int) -> StreamOffset:
         """Where a micro-batch that was begun ends in the source."""
         text = (self._checkpoint / "offsets" / str(batch)).read_text()
-        return Offset.from_json(msgspec.json.decode(text.splitlines()[-1]))
+        return StreamOffset.from_json(msgspec.json.decode(text.splitlines()[-1]))
 
     def wait_for(self, batch: int) -> None:
         """Until a micro-batch is done."""

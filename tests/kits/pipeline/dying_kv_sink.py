@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from raftwood.pipeline.kv.data_source import ZeppelinDataSource
-from raftwood.pipeline.kv.writers import KvStreamWriter
-from raftwood.pipeline.sink.tasks import Written, micro_batch
+from raftwood.pipeline.data_source import ZeppelinDataSource
+from raftwood.pipeline.spark import TaskCommit, micro_batch
+from raftwood.pipeline.zeppelin_sink import KvStreamWriter
 from raftwood.zeppelin.client import Kv
-from raftwood.zeppelin.client.batches import NamedRows
+from raftwood.zeppelin.client.bulk import NamedRows
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
@@ -38,7 +38,7 @@ class DyingSink(ZeppelinDataSource):
 class DyingWriter(KvStreamWriter):
     """Its process ends as if it were killed."""
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
         task = TaskContext.get()
         assert task is not None
         if task.attemptNumber() or micro_batch()[1] != DIES_IN:

@@ -11,15 +11,13 @@ from uuid import uuid4
 import msgspec
 from pyspark import TaskContext
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.pipeline.data_source import LogHubDataSource
 from raftwood.pipeline.hub import connected
 from raftwood.pipeline.options import SinkOptions
-from raftwood.pipeline.sink.routing import WriteKey
-from raftwood.pipeline.sink.rows_in import Layout, stored_table
-from raftwood.pipeline.sink.sending import Sender
-from raftwood.pipeline.sink.tasks import Written
-from raftwood.pipeline.sink.writers import StreamWriter
+from raftwood.pipeline.sink import SinkLayout, StreamWriter, stored_table
+from raftwood.pipeline.sink_sender import ChunkSender, WriteKey
+from raftwood.pipeline.spark import TaskCommit
 from tests.kits.pipeline.gate import Gate
 
 if TYPE_CHECKING:
@@ -53,12 +51,14 @@ class HeldSink(LogHubDataSource):
 class HeldWriter(StreamWriter):
     """Takes a task's rows as far as the gate lets them."""
 
-    def __init__(self, options: SinkOptions, layout: Layout, *, gate: str, forgetful: str) -> None:
+    def __init__(
+        self, options: SinkOptions, layout: SinkLayout, *, gate: str, forgetful: str
+    ) -> None:
         super().__init__(options, layout)
         self._gate = gate
         self._forgetful = msgspec.structs.replace(options.access, logstore=forgetful)
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
         return super().write(self._held(iterator))
 
     def _held(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -71,7 +71,7 @@ class HeldWriter(StreamWriter):
             batch=int(batch), partition=context.partitionId(), attempt=context.attemptNumber()
         )
         key = WriteKey(uuid4().hex, 0, 0)
-        wrong = Sender(connected(self._forgetful), self._forgetful, key, Codec.LZ4)
+        wrong = ChunkSender(connected(self._forgetful), self._forgetful, key, Codec.LZ4)
         for chunk, rows in enumerate(batches):
             gate.wait(task, chunk)
             wrong.send(stored_table(rows, self._layout), None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import AlreadyExists
 from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.client import LogHubClient, ProducerSettings

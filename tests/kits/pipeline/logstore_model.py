@@ -5,8 +5,7 @@ from random import Random
 import msgspec
 
 from raftwood.base.position import Position
-from raftwood.pipeline.admission import Step
-from raftwood.pipeline.offsets import ShardRange, ShardView
+from raftwood.pipeline.offsets import AdmissionStep, ShardExtent, ShardRange
 
 KEYS = 64
 
@@ -34,9 +33,9 @@ class ModelLogstore:
         self.where: dict[int, int] = {}
         """The shard of each record."""
 
-    def views(self) -> list[ShardView]:
+    def views(self) -> list[ShardExtent]:
         return [
-            ShardView(
+            ShardExtent(
                 id=each.id,
                 parents=each.parents,
                 first=Position(each.first),
@@ -93,13 +92,13 @@ class ModelLogstore:
             for record in shard.batches.get(position, [])
         ]
 
-    def steps(self, wanted: ShardRange, count: int) -> tuple[list[Step], Position]:
+    def steps(self, wanted: ShardRange, count: int) -> tuple[list[AdmissionStep], Position]:
         """As many batches as one answer has."""
         shard = self.shards[wanted.shard]
-        found: list[Step] = []
+        found: list[AdmissionStep] = []
         for position in range(wanted.begin, shard.next):
             if position in shard.batches:
                 if len(found) == count:
                     return found, Position(position)
-                found.append(Step(Position(position), len(shard.batches[position])))
+                found.append(AdmissionStep(Position(position), len(shard.batches[position])))
         return found, Position(shard.next)

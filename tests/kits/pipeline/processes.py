@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.kits.pipeline.quick_java import quick_java
 
 REPOSITORY = Path(__file__).parents[3]
-RAFTWOOD = (sys.executable, "-c", "from raftwood.app.command_line import main; main()")
+RAFTWOOD = (sys.executable, "-c", "from raftwood.cli.command_line import main; main()")
 TIMEOUT_S = 900.0
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from raftwood.pipeline.java import java_home
-from raftwood.pipeline.session import spark_session
+from raftwood.pipeline.session import java_home, spark_session
 from tests.kits.install.cache import NotInstalled, made_once, text_of
 
 ARCHIVE = "spark.jsa"

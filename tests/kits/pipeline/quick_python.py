@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from tests.kits.app.quick_commands import QuickCommands
+from tests.kits.server.quick_commands import QuickCommands
 from tests.kits.servers.shared import VARIABLE, shared
 
 
@@ -28,13 +28,13 @@ class QuickPython(QuickCommands):
         "pyspark.sql.worker.plan_data_source_read",
         "pyspark.sql.worker.python_streaming_sink_runner",
         "pyspark.sql.worker.write_into_data_source",
-        "raftwood.pipeline.kv.table_reader",
-        "raftwood.pipeline.kv.writers",
+        "raftwood.pipeline.zeppelin_source",
+        "raftwood.pipeline.zeppelin_sink",
         "raftwood.pipeline.schema",
-        "raftwood.pipeline.sink.writers",
-        "raftwood.pipeline.source.batch_reader",
-        "raftwood.pipeline.source.range_reader",
-        "raftwood.pipeline.source.stream_reader",
+        "raftwood.pipeline.sink",
+        "raftwood.pipeline.source",
+        "raftwood.pipeline.range_reader",
+        "raftwood.pipeline.source",
     )
 
 

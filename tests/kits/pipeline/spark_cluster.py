@@ -10,8 +10,7 @@ from typing import Self
 
 import pyspark
 
-from raftwood.pipeline.java import java_home
-from raftwood.pipeline.session import LOCAL
+from raftwood.pipeline.session import LOCAL, java_home
 from tests.kits.pipeline.quick_java import QUICK_SPARK, quick_java
 from tests.kits.pipeline.quick_python import python_of_spark
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from raftwood.app.demo.standalone_process import StandaloneProcess
-from raftwood.app.parts import LogHubPart
+from raftwood.server.parts import LogHubPart
+from raftwood_demos.standalone_process import StandaloneProcess
 
 
 def options_of(part: LogHubPart) -> dict[str, str]:

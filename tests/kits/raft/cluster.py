@@ -11,10 +11,10 @@ from typing import Self
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
-from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.identity import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
-from raftwood.raft.host.status import GroupStatus
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.node_host import GroupStatus
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import StoreProcess
 from tests.kits.raft.node import CLIENT_SECRET, CLUSTER, GROUPS

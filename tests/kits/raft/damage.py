@@ -5,9 +5,9 @@ from typing import Any
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError
-from raftwood.disk.folder import decode_identity
-from raftwood.raft.host.group_state import RepairStage, decode_state
-from raftwood.simulation import Machine
+from raftwood.disk.store import decode_identity
+from raftwood.raft.group_log import RepairStage, decode_state
+from raftwood.testing import Machine
 from tests.kits.raft.host_cluster import GROUP, Cluster
 
 STORE = "/data/store"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from raftwood.simulation import Machine
+from raftwood.testing import Machine
 from tests.kits.raft.damage import STORE, HaltingCluster, is_whole, log_files, snapshots_of
 from tests.kits.raft.host_cluster import SETTINGS, Cluster, run_cluster, write
 

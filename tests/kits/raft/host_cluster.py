@@ -11,15 +11,15 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
-from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.identity import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.service import RaftService
-from raftwood.raft.state_machine import Command, ExtraFiles, StateMachine, Stopped
-from raftwood.simulation import Machine, Simulation, simulate
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
+from raftwood.raft.settings import RaftHostSettings
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, StateMachine, Stopped
+from raftwood.raft.transport import HostNetwork
+from raftwood.testing import Machine, Simulation, simulate
 
 GROUP = 1
 NETWORK = HostNetwork(
@@ -51,7 +51,7 @@ class Lines:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         results = []
         for command in commands:
             self.lines.append(command.payload)
@@ -99,7 +99,7 @@ class Cluster:
         self.members = {store: address(store) for store in members}
         self.groups = groups
         self.machine = machine
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, NodeHost] = {}
         self.machines: dict[int, Machine] = {}
         self.folders: dict[int, str] = {}
         """Where not the usual one: a store whose disk was wiped has an empty folder."""
@@ -117,7 +117,7 @@ class Cluster:
         self, store: int, *, joins: bool
     ) -> Callable[[Environment], Coroutine[Any, Any, None]]:
         async def program(environment: Environment) -> None:
-            host = await Host.open(
+            host = await NodeHost.open(
                 environment,
                 self.folders.get(store, "/data/store"),
                 cluster="test",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped
 
 _HEAD = struct.Struct("<IQ")
 _COUNT = struct.Struct("<Q")
@@ -50,7 +50,7 @@ class Ledger:
         self._numbers: dict[int, array[int]] = {}
         self._digest = 0
 
-    def update(self, commands: Sequence[Command]) -> Sequence[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> Sequence[bytes]:
         results = []
         for each in commands:
             writer, number = _HEAD.unpack_from(each.payload)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from raftwood.base.errors import DeadlineExceeded
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
 from tests.kits.raft.ledger import command, count_from, count_query
 from tests.kits.raft.node import BUSY_GROUPS, QUIET_GROUP
 

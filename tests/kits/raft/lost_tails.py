@@ -9,11 +9,11 @@ import random
 
 from raftwood.base import files as seam
 from raftwood.disk.segment_log.format import FLUSH_MAGIC
-from raftwood.raft.host.log_ends import LogEnds
-from raftwood.raft.host.vote_floor import LogEnd, VoteFloor
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import Machine
-from raftwood.simulation.file_system import Session
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.leadership import LogEnd, VoteFloor
+from raftwood.raft.log_ends import LogEnds
+from raftwood.testing import Machine
+from raftwood.testing.file_system import DescriptorTable
 from tests.kits.models import Mutant, Violation, replaced
 from tests.kits.raft.damage import files_of
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
@@ -24,7 +24,7 @@ _LINES = 40
 
 def put_file(machine: Machine, path: str, content: bytes) -> None:
     """Replace a file's contents on the disk of a machine that is off."""
-    disk, session = machine.disk.file_system, Session()
+    disk, session = machine.disk.file_system, DescriptorTable()
     disk.apply(session, seam.Open(path))
     disk.apply(session, seam.Truncate(path, 0))
     disk.apply(session, seam.Write(path, 0, (content,)))

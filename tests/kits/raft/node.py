@@ -11,18 +11,18 @@ import os
 import signal
 import sys
 
-from raftwood.app.event_loop import run
 from raftwood.base.environment import Environment
 from raftwood.base.logs import bind_context, set_up_logs
-from raftwood.base.sections import LoggingSettings
+from raftwood.base.settings import LoggingSettings
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, Service
-from raftwood.net.store_names import split_address
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.service import RaftService
+from raftwood.net.identity import split_address
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
+from raftwood.raft.settings import RaftHostSettings
+from raftwood.raft.transport import HostNetwork
+from raftwood.server.event_loop import run
 from tests.kits.raft.ledger import Ledger
 
 CLUSTER = "faults"
@@ -59,7 +59,7 @@ async def serve(
     stopping = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     loop.add_reader(sys.stdin.fileno(), os._exit, 3)
-    host = await Host.open(
+    host = await NodeHost.open(
         environment,
         folder,
         cluster=CLUSTER,

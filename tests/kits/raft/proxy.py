@@ -11,7 +11,7 @@ import msgspec
 
 from raftwood.net.frames import HEADER_BYTES
 from raftwood.net.handshake import Hello
-from raftwood.net.store_names import split_address
+from raftwood.net.identity import split_address
 from tests.kits.links import OUTSIDE, Links
 from tests.kits.ports import LOCAL
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError
-from raftwood.raft.host.host import Host
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import Machine
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.node_host import NodeHost
+from raftwood.testing import Machine
 from tests.kits.raft.damage import HaltingCluster, flip_text, is_whole, log_files, snapshots_of
 from tests.kits.raft.damaged_stores import SMALL_SNAPSHOTS, lose_log
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
@@ -69,7 +69,7 @@ class ReadingCluster(HaltingCluster):
                 self.to_read.pop(store, None)
 
 
-async def _read_all(host: Host) -> None:
+async def _read_all(host: NodeHost) -> None:
     replica = host._replicas[GROUP]
     with host._chores.halting(replica):
         await host._snapshotting.verify(replica)

@@ -11,9 +11,9 @@ from typing import Any
 from zlib import crc32
 
 from raftwood.base.errors import Conflict, RaftwoodError
+from raftwood.raft import sessions
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host import control
-from raftwood.raft.host.sessions import (
+from raftwood.raft.sessions import (
     ELAPSED_MS_MAX,
     IDLE_MS_MIN,
     RESULT_BYTES_MAX,
@@ -21,7 +21,7 @@ from raftwood.raft.host.sessions import (
     WINDOW,
     SessionTable,
 )
-from raftwood.raft.state_machine import Command
+from raftwood.raft.state_machine import CommittedCommand
 from tests.kits.models import Violation
 
 SESSIONS_MAX = 12
@@ -43,7 +43,7 @@ class Machine:
         size = int(command.split(b":")[1])
         return b"%d," % self.count + bytes(size)
 
-    def update(self, commands: Sequence[Command]) -> list[bytes | RaftwoodError]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes | RaftwoodError]:
         return [self.run(command.payload) for command in commands]
 
 
@@ -79,12 +79,12 @@ class Model:
             return self.machine.run(entry.payload) if entry.payload else None
         if entry.kind is not EntryKind.CONTROL:
             return None
-        said = control.decode_control(entry)
-        if isinstance(said, control.SessionCommand):
+        said = sessions.decode_control(entry)
+        if isinstance(said, sessions.SessionCommand):
             return self._command(said)
-        if isinstance(said, control.Register):
+        if isinstance(said, sessions.RegisterSession):
             return self._register(said, entry.index)
-        if isinstance(said, control.Unregister):
+        if isinstance(said, sessions.UnregisterSession):
             self.sessions.pop(said.session, None)
             return b""
         self.now_ms += min(said.elapsed_ms, ELAPSED_MS_MAX)
@@ -98,11 +98,11 @@ class Model:
             self._order += 1
             session.used_ms, session.used_order = self.now_ms, self._order
 
-    def _register(self, said: control.Register, index: int) -> Any:
+    def _register(self, said: sessions.RegisterSession, index: int) -> Any:
         for number, session in self.sessions.items():
             if session.nonce == said.nonce:
                 self._use(session)
-                return control.encode_session(number)
+                return sessions.encode_session(number)
         while len(self.sessions) >= said.sessions_max:
             number = min(self.sessions, key=lambda each: self.sessions[each].used_order)
             if self.now_ms - self.sessions[number].used_ms < IDLE_MS_MIN:
@@ -110,9 +110,9 @@ class Model:
             del self.sessions[number]
         self._order += 1
         self.sessions[index] = ModelSession(said.nonce, self.now_ms, self._order)
-        return control.encode_session(index)
+        return sessions.encode_session(index)
 
-    def _command(self, said: control.SessionCommand) -> Any:
+    def _command(self, said: sessions.SessionCommand) -> Any:
         session = self.sessions.get(said.session)
         if session is None:
             return "session_expired"
@@ -176,11 +176,11 @@ class Traffic:
         """Clients learn their sessions from the answers."""
         if entry.kind is not EntryKind.CONTROL:
             return
-        said = control.decode_control(entry)
-        if isinstance(said, control.Register) and isinstance(answer, bytes):
+        said = sessions.decode_control(entry)
+        if isinstance(said, sessions.RegisterSession) and isinstance(answer, bytes):
             for client in self._clients:
-                if client.nonce == said.nonce and client.session != control.decode_session(answer):
-                    client.session = control.decode_session(answer)
+                if client.nonce == said.nonce and client.session != sessions.decode_session(answer):
+                    client.session = sessions.decode_session(answer)
                     client.sequence = client.acknowledged = 0
 
     def _some(self) -> list[tuple[EntryKind, bytes]]:
@@ -213,7 +213,7 @@ class Traffic:
         size = rng.choice([5, 40_000, 60_000, RESULT_BYTES_MAX + 1]) if rng.random() < 0.5 else 0
         kind = b"fail" if rng.random() < 0.05 else b"do"
         text = b"%s:%d:%d.%d" % (kind, size, client.session, client.sequence)
-        payload = control.encode_command(
+        payload = sessions.encode_command(
             text,
             session=client.session,
             sequence=client.sequence,
@@ -227,13 +227,15 @@ class Traffic:
         chance = rng.random()
         if chance < 0.10:
             elapsed_ms = rng.choice([0, 100, 100, 100, 3000, 3000, 90_000])
-            return control.encode_tick(elapsed_ms=elapsed_ms, expiry_ms=rng.choice([20_000, 10**6]))
+            return sessions.encode_tick(
+                elapsed_ms=elapsed_ms, expiry_ms=rng.choice([20_000, 10**6])
+            )
         if chance < 0.12:
-            return control.encode_unregister(client.session)
+            return sessions.encode_unregister(client.session)
         if chance < 0.16:
             client.nonce = rng.randbytes(16)
         sessions_max = SESSIONS_MAX if rng.random() < 0.95 else SESSIONS_MAX // 2
-        return control.encode_register(client.nonce, sessions_max=sessions_max)
+        return sessions.encode_register(client.nonce, sessions_max=sessions_max)
 
 
 def _seen(answer: Any) -> Any:

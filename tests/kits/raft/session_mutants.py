@@ -4,9 +4,8 @@ from typing import Any
 
 import msgspec
 
-from raftwood.raft.host import sessions
-from raftwood.raft.host.control import Register, SessionCommand
-from raftwood.raft.host.sessions import Plan, SessionTable
+from raftwood.raft import sessions
+from raftwood.raft.sessions import RegisterSession, SessionCommand, SessionPlan, SessionTable
 from tests.kits.models import Mutant, Plant, replaced
 from tests.kits.raft import session_model
 from tests.kits.raft.session_model import run
@@ -23,7 +22,7 @@ class _ReusedNumbers(SessionTable):
         super()._end(number)
         self._free = number
 
-    def _register(self, register: Register, index: int) -> Any:
+    def _register(self, register: RegisterSession, index: int) -> Any:
         free = getattr(self, "_free", 0)
         return super()._register(register, index if free in self._sessions else free or index)
 
@@ -31,7 +30,7 @@ class _ReusedNumbers(SessionTable):
 class _RunTwice(SessionTable):
     """A command that is twice in one batch is run twice."""
 
-    def _is_new(self, command: SessionCommand, plan: Plan, position: int) -> bool:
+    def _is_new(self, command: SessionCommand, plan: SessionPlan, position: int) -> bool:
         before = len(plan.repetitions)
         is_new = super()._is_new(command, plan, position)
         return is_new or len(plan.repetitions) > before
@@ -63,7 +62,7 @@ class _NoncesLost(SessionTable):
 class _ForgottenFirst(SessionTable):
     """What is acknowledged is forgotten before the batch's results are kept."""
 
-    def finish(self, plan: Plan | None, results: Any) -> Any:
+    def finish(self, plan: SessionPlan | None, results: Any) -> Any:
         for session, acknowledged, _, _ in plan.steps if plan else ():
             for sequence in [each for each in session.kept if each <= acknowledged]:
                 kept = session.kept[sequence]

@@ -14,9 +14,10 @@ from raftwood.base import files as seam
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Files, perform
 from raftwood.raft.core import ConfState
-from raftwood.raft.host.snapshots import ExtraFileList, SnapshotFiles, SnapshotMeta
-from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
-from raftwood.simulation.survival import LoseAll
+from raftwood.raft.snapshot_files import ExtraFileList, SnapshotFiles
+from raftwood.raft.snapshot_format import SnapshotMeta
+from raftwood.testing import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.testing.file_system import LoseAll
 from tests.kits.disk.images import Broken, RecorderFactory, spread
 from tests.kits.fuzz.snapshots import container
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from raftwood.base import files as seam
 from raftwood.base.files import Files, perform
 from raftwood.raft.core import ConfState
-from raftwood.raft.host.snapshots import (
+from raftwood.raft.snapshot_files import (
     ExtraFileList,
     SnapshotFiles,
-    SnapshotMeta,
     SnapshotReader,
     StoredSnapshot,
 )
-from raftwood.simulation import ImmediateFiles
+from raftwood.raft.snapshot_format import SnapshotMeta
+from raftwood.testing import ImmediateFiles
 
 FOLDER = "/data/snapshots"
 PIECE_BYTES = 256

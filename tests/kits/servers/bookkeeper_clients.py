@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from raftwood.disk.real_environment import real_environment
-from raftwood.dlog.bookkeeper.connecting import connect_bookkeeper
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.bookkeeper.bookies import connect_bookkeeper
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
 from raftwood.net.tls import ClientTls
 from tests.kits.servers.bookkeeper import BookKeeperCluster
 

@@ -26,7 +26,7 @@ from typing import Self
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from raftwood.loghub.consumer.stores.sql_engine import DRIVERS
+from raftwood.loghub.consumer.sql_database import DRIVERS
 from tests.kits.install import maven
 from tests.kits.install.cache import NotInstalled, made_once
 from tests.kits.ports import free_ports

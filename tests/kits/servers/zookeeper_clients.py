@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from raftwood.base.seams import Change, MetaStore
+from raftwood.base.seams import KeyChange, MetaStore
 from raftwood.disk.real_environment import real_environment
 from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
 
@@ -23,7 +23,7 @@ async def opened(
             await store.close()
 
 
-async def follow(store: MetaStore, prefix: str, into: list[Change]) -> None:
+async def follow(store: MetaStore, prefix: str, into: list[KeyChange]) -> None:
     async for changes in store.watch(prefix, after_version=0):
         into += changes
 

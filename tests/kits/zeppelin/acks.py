@@ -1,17 +1,16 @@
 """Acks of a master that a test plays the slaves of."""
 
 from raftwood.zeppelin.model import NodeId, TableConfig
-from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.replication.leading import reached_of
-from raftwood.zeppelin.replication.progress import Progress, Reached
+from raftwood.zeppelin.records import Acks, PartitionStore
+from raftwood.zeppelin.replication.master import reached_of
+from raftwood.zeppelin.replication.progress import Reached, SlaveProgress
 
 
 class StaticAcks(Acks):
     """Of a tenure that began before the first record."""
 
     def __init__(self, store: PartitionStore, config: TableConfig) -> None:
-        self._progress = Progress(ack=config.ack, min_replicas=config.min_replicas, begins=1)
+        self._progress = SlaveProgress(ack=config.ack, min_replicas=config.min_replicas, begins=1)
         self._store = store
         super().__init__(
             is_immediate=config.ack == "memory" and config.min_replicas == 1,

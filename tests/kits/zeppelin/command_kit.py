@@ -6,12 +6,10 @@ from typing import Any
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import end_process
-from raftwood.zeppelin.commands.cursors import Cursors
-from raftwood.zeppelin.commands.execution import execute
-from raftwood.zeppelin.commands.parking import Parking
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.dispatch import execute
+from raftwood.zeppelin.commands.session import KvSession, ParkedRequests, ScanCursors
 from raftwood.zeppelin.model import User
-from raftwood.zeppelin.node.checkpoints import Checkpoints
+from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
 from tests.kits.zeppelin.decoding import decoded
 from tests.kits.zeppelin.static_view import WRITER, StaticView, single_node
 
@@ -43,19 +41,19 @@ class CommandHost:
             files=None,  # type: ignore[arg-type]
             end_process=end_process,
         )
-        self.cursors = Cursors(1000)
-        self.checkpoints: Checkpoints | None = None
-        self.parking = Parking()
+        self.cursors = ScanCursors(1000)
+        self.checkpoints: PartitionCheckpoints | None = None
+        self.parking = ParkedRequests()
         self.started_ms = BEGIN_MS
         self.command_count = self.connection_count = self.port = 0
-        self.sessions: list[Session] = []
+        self.sessions: list[KvSession] = []
 
     async def verified(self, name: str, password: bytes) -> User | None:
         user = self.view.topology.users.get(name)
         return user if password == b"correct-horse" else None
 
     def client(self, user: str | None = WRITER) -> "CommandClient":
-        session = Session(self, len(self.sessions) + 1)
+        session = KvSession(self, len(self.sessions) + 1)
         self.sessions.append(session)
         if user is not None:
             session.log_in(self.view.topology.users[user])
@@ -65,7 +63,7 @@ class CommandHost:
 class CommandClient:
     """`client("SET", "a", 1)` answers what the protocol's answer says."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: KvSession) -> None:
         self.session = session
 
     def encoded(self, *words: object) -> bytes:

@@ -11,7 +11,7 @@ import uvloop
 from raftwood.disk.real_environment import real_environment
 from raftwood.net import ServerTls
 from raftwood.zeppelin.model import TableConfig
-from raftwood.zeppelin.node.checkpoints import Checkpoints
+from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
 from raftwood.zeppelin.node.data_server import DataServer
 from tests.kits.zeppelin.static_view import StaticView, nodes_of_all, single_node
 
@@ -66,7 +66,7 @@ def _serving(views: Sequence[StaticView], tls: ServerTls | None = None) -> Itera
         async with AsyncExitStack() as stack:
             for view in views:
                 environment = stack.enter_context(real_environment())
-                checkpoints = Checkpoints(view, environment, view.copied)
+                checkpoints = PartitionCheckpoints(view, environment, view.copied)
                 stack.push_async_callback(checkpoints.close)
                 server = await stack.enter_async_context(
                     DataServer(view, environment, checkpoints=checkpoints)

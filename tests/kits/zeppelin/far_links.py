@@ -6,8 +6,8 @@ from collections import deque
 from typing import Final
 
 from raftwood.zeppelin.model import Gap, NodeId, PartitionId
-from raftwood.zeppelin.replication.pacing import Pace
-from raftwood.zeppelin.replication.sender_rules import SenderRules
+from raftwood.zeppelin.replication.master import AckPace
+from raftwood.zeppelin.replication.sender import SenderRules
 
 STEP_MS: Final = 10
 RECORD_BYTES: Final = 10_000
@@ -23,7 +23,7 @@ class FarMaster:
         """Acks come all together once in `lump_ms`."""
         self.rules = SenderRules()
         self.feed = self.rules.begin(PartitionId(1, 0), session=1, first=1)
-        self.pace = Pace(lag_max_bytes=64 << 20, is_of_slaves=False)
+        self.pace = AckPace(lag_max_bytes=64 << 20, is_of_slaves=False)
         self.clients = clients
         self.target: NodeId | None = None
         """That is to catch up."""

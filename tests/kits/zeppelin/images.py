@@ -14,12 +14,12 @@ from typing import Any
 from raftwood.base.errors import OutOfRange, RaftwoodError
 from raftwood.base.files import Files
 from raftwood.disk.segment_log import LogSettings
-from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.testing import CrashImage, ImageRunner, RecordingFiles, crash_images
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Record, Write
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.store import NodeStore
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, EpochStart, KeyWrite
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.disk.images import Broken, RecorderFactory, environment_over, spread
 from tests.kits.zeppelin.engines import FileEngines
 from tests.kits.zeppelin.stores import check_kept_up, write_one
@@ -167,18 +167,18 @@ class NodeImages:
         for _ in range(rng.choice((0, 1, 1, 2, 4))):
             key, draw = b"%d" % rng.randrange(12), rng.random()
             if draw < 0.25:
-                writes.append(Write(key, None))
+                writes.append(KeyWrite(key, None))
                 after.pop(key, None)
             else:
                 data, expires = rng.randbytes(rng.randrange(60)), NEVER if draw > 0.8 else 0
-                writes.append(Write(key, data, expires))
+                writes.append(KeyWrite(key, data, expires))
                 after[key] = (data, expires)
         epoch = max(1, store.epoch + (rng.random() < 0.05))
         if writes and not flushes and len(life.states) % 2:
             for write in writes:  # all of one turn, and so of one record
                 write_one(store, write, epoch=epoch)
         else:
-            store.commit(Record(epoch, store.last_sequence + 1, tuple(writes), flushes))
+            store.commit(BinlogRecord(epoch, store.last_sequence + 1, tuple(writes), flushes))
         life.add((store.last_sequence, epoch, after))
 
     async def _rewind(self, rng: random.Random, store: StoredPartition, life: _Life) -> None:
@@ -187,7 +187,7 @@ class NodeImages:
         touched = await store.touched(after=after)
         if touched is None:
             return
-        values = [Write(key, rng.choice((None, b"rewound"))) for key in touched]
+        values = [KeyWrite(key, rng.choice((None, b"rewound"))) for key in touched]
         sequence, _, pairs = life.states[-1]
         pairs = {key: value for key, value in pairs.items() if key not in touched}
         pairs |= {write.key: (write.data, 0) for write in values if write.data is not None}

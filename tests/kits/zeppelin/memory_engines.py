@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from raftwood.base.errors import ShuttingDown
 from raftwood.base.seams import KvEngine, Mutation
-from raftwood.zeppelin.node.seams import Value
-from raftwood.zeppelin.node.values import encode_value, engine_key
+from raftwood.zeppelin.node.engine import encode_value, engine_key
+from raftwood.zeppelin.records import Value
 
 
 class MemoryEngines:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from raftwood.base.errors import InvariantViolated, OutOfRange, Overloaded
 from raftwood.base.files import Buffer
-from raftwood.zeppelin.node.acks import LastWrites
-from raftwood.zeppelin.node.binlog_readers import BinlogReaders
-from raftwood.zeppelin.node.seams import (
+from raftwood.zeppelin.records import (
     BinlogPosition,
+    BinlogReaders,
+    BinlogRecord,
     EpochStart,
-    Record,
+    KeyWrite,
+    LastWrites,
     Value,
-    Write,
     encode_record,
 )
 from raftwood.zeppelin.slots import tag_of
@@ -48,8 +48,8 @@ class MemoryPartitionStore:
         self.last_sequence = 0
         self.written_sequence = 0
         self.synced_sequence = 0
-        self.binlog: list[Record] = []
-        self.recent: dict[bytes, Write] = {}
+        self.binlog: list[BinlogRecord] = []
+        self.recent: dict[bytes, KeyWrite] = {}
         self.values: dict[bytes, Value] = {}
         self._places: list[tuple[bytes, bytes]] = []
         self._origins: dict[tuple[bytes, int], int] = {}
@@ -110,12 +110,12 @@ class MemoryPartitionStore:
         found = [key for key, _ in self.scan(after=None, now_ms=now_ms)]
         return source.choice(found) if found else None
 
-    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:  # noqa: ARG002
+    def write(self, writes: Mapping[bytes, KeyWrite], *, size: int, epoch: int) -> int:  # noqa: ARG002
         """Each in a record of its own."""
-        self.commit(Record(epoch, self.last_sequence + 1, tuple(writes.values())))
+        self.commit(BinlogRecord(epoch, self.last_sequence + 1, tuple(writes.values())))
         return self.last_sequence
 
-    def commit(self, record: Record, encoded: Buffer | None = None) -> None:  # noqa: ARG002
+    def commit(self, record: BinlogRecord, encoded: Buffer | None = None) -> None:  # noqa: ARG002
         if self.is_overloaded:
             raise Overloaded("the disk is behind")
         if record.sequence != self.last_sequence + 1 or record.epoch < self.epoch:
@@ -180,7 +180,9 @@ class MemoryPartitionStore:
     async def touched(self, *, after: int) -> list[bytes] | None:
         raise NotImplementedError
 
-    async def rewind(self, *, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
+    async def rewind(
+        self, *, after: int, values: Sequence[KeyWrite], until: BinlogPosition
+    ) -> None:
         raise NotImplementedError
 
     async def purge(self, *, before: int) -> None:

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from raftwood.app.connecting import awaited_zeppelin
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.disk.loop_thread import LoopThread
+from raftwood.server.cluster_client import awaited_zeppelin
 from raftwood.zeppelin.meta.deltas import applied
 from raftwood.zeppelin.model import EPOCH_NONE, NodeId, Partition, PartitionState, Topology
 from tests.kits.processes import RealProcess

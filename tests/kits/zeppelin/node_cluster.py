@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from raftwood.zeppelin.model import PartitionId, PartitionState, TableConfig, User
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.zeppelin.simulation.clients import HASH, PASSWORD, Connection
 from tests.kits.zeppelin.simulation.meta import MetaGroup
 from tests.kits.zeppelin.simulation.node import DATA_PORT, NodeMachine

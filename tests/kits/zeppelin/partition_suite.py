@@ -15,10 +15,10 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.origins import KEPT_OF_PRODUCER
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Value, Write, decode_record
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.engine import KEPT_OF_PRODUCER
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import BinlogPosition, EpochStart, KeyWrite, Value, decode_record
+from raftwood.zeppelin.settings import StoreSettings
 from raftwood.zeppelin.slots import tag_of
 from tests.kits.zeppelin.stores import (
     PARTITION,
@@ -137,7 +137,7 @@ class PartitionSuite:
                 async with asyncio.TaskGroup() as group:
                     reading = group.create_task(store.multi_get(keys, now_ms=NOW))
                     await asyncio.sleep(0)
-                    writes = [Write(key, b"after") for key in keys[:25]]
+                    writes = [KeyWrite(key, b"after") for key in keys[:25]]
                     commit(store, *writes, flushes=flushes)
                     await store.settle()
                 assert reading.result() == [Value(b"before")] * 50
@@ -169,7 +169,7 @@ class PartitionSuite:
             assert [decode_record(each) for each in found] == records
             await store.settle()
             assert told
-            records += [commit(store, Write(b"k", b"x"), epoch=4) for _ in range(3)]
+            records += [commit(store, KeyWrite(b"k", b"x"), epoch=4) for _ in range(3)]
             await store.settle()
             stop()
             found = await store.records(first=5, bytes_max=1)
@@ -191,24 +191,28 @@ class PartitionSuite:
     def test_what_a_turn_writes_is_one_record(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
-            assert [write_one(store, Write(key, b"1")) for key in (b"a", b"b", b"a")] == [1, 1, 1]
+            assert [write_one(store, KeyWrite(key, b"1")) for key in (b"a", b"b", b"a")] == [
+                1,
+                1,
+                1,
+            ]
             commit(store, flushes=True)
-            assert write_one(store, Write(b"c", b"2")) == 3
-            assert write_one(store, Write(b"d", b"3"), epoch=2) == 4
+            assert write_one(store, KeyWrite(b"c", b"2")) == 3
+            assert write_one(store, KeyWrite(b"d", b"3"), epoch=2) == 4
             assert (store.get(b"a", now_ms=NOW), store.get(b"c", now_ms=NOW)) == (None, Value(b"2"))
             with pytest.raises(TooLarge, match="a key of"):
-                write_one(store, Write(b"k" * 20_000, b""), epoch=2)
+                write_one(store, KeyWrite(b"k" * 20_000, b""), epoch=2)
             with pytest.raises(InvariantViolated, match="does not follow"):
-                write_one(store, Write(b"e", b"4"), epoch=1)
+                write_one(store, KeyWrite(b"e", b"4"), epoch=1)
             await asyncio.sleep(0)
-            assert write_one(store, Write(b"d", None), epoch=2) == 5
+            assert write_one(store, KeyWrite(b"d", None), epoch=2) == 5
             found = [decode_record(each) for each in await store.records(first=1, bytes_max=10_000)]
             assert [(each.epoch, each.sequence, each.writes) for each in found] == [
-                (1, 1, (Write(b"a", b"1"), Write(b"b", b"1"))),
+                (1, 1, (KeyWrite(b"a", b"1"), KeyWrite(b"b", b"1"))),
                 (1, 2, ()),
-                (1, 3, (Write(b"c", b"2"),)),
-                (2, 4, (Write(b"d", b"3"),)),
-                (2, 5, (Write(b"d", None),)),
+                (1, 3, (KeyWrite(b"c", b"2"),)),
+                (2, 4, (KeyWrite(b"d", b"3"),)),
+                (2, 5, (KeyWrite(b"d", None),)),
             ]
             await node.close()
             node, store = await place.open_one()
@@ -222,10 +226,10 @@ class PartitionSuite:
             node, store = await place.open_one(StoreSettings(unapplied_bytes_max=1 << 20))
             with pytest.raises(Overloaded, match="wait for the disk already"):
                 for number in range(10_000):
-                    write_one(store, Write(b"%d" % number, b"v" * 100))
+                    write_one(store, KeyWrite(b"%d" % number, b"v" * 100))
             assert 2 <= store.last_sequence <= 8
             await store.settle()
-            assert write_one(store, Write(b"k", b"v")) == store.last_sequence
+            assert write_one(store, KeyWrite(b"k", b"v")) == store.last_sequence
             await node.close()
 
         self.run(scenario)
@@ -233,7 +237,7 @@ class PartitionSuite:
     def test_a_record_has_to_be_the_next_one(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one(StoreSettings(value_bytes_max=100_000))
-            first = commit(store, Write(b"k", b"v"), epoch=3)
+            first = commit(store, KeyWrite(b"k", b"v"), epoch=3)
             with pytest.raises(InvariantViolated, match="does not follow"):
                 store.commit(first)
             with pytest.raises(InvariantViolated, match="does not follow"):
@@ -245,7 +249,7 @@ class PartitionSuite:
             with pytest.raises(TooLarge, match="a value of"):
                 put(store, b"k", b"v" * 100_001)
             with pytest.raises(TooLarge, match="a write of"):
-                commit(store, *(Write(b"%d" % number, b"v" * 100_000) for number in range(6)))
+                commit(store, *(KeyWrite(b"%d" % number, b"v" * 100_000) for number in range(6)))
             assert store.last_sequence == 1
             await node.close()
 
@@ -268,11 +272,11 @@ class PartitionSuite:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one(StoreSettings(unapplied_bytes_max=1 << 20))
             for number in range(500):
-                write_one(store, Write(b"%d" % number, b"v" * 100))
+                write_one(store, KeyWrite(b"%d" % number, b"v" * 100))
             await asyncio.sleep(0)
             seen = [node.is_behind]
             for number in range(500):
-                write_one(store, Write(b"%d" % number, b"v" * 100))
+                write_one(store, KeyWrite(b"%d" % number, b"v" * 100))
             await asyncio.sleep(0)
             seen.append(node.is_behind)
             assert store.backlog < 0.5
@@ -290,9 +294,9 @@ class PartitionSuite:
     def test_a_producers_last_requests_are_known_again_however_much_is_purged(self) -> None:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
-            commit(store, Write(b"k", b"v"), origin=(b"quiet", 9))
+            commit(store, KeyWrite(b"k", b"v"), origin=(b"quiet", 9))
             for number in range(KEPT_OF_PRODUCER + 4):
-                commit(store, Write(b"k", b"v"), origin=(b"busy", number))
+                commit(store, KeyWrite(b"k", b"v"), origin=(b"busy", number))
             await store.settle()
             assert store.sequence_of(b"busy", 2) == 4
             assert store.sequence_of(b"busy", KEPT_OF_PRODUCER + 4) is None
@@ -365,7 +369,7 @@ class PartitionSuite:
             assert await copying == 4
             await rewinding
             assert store.last_sequence == 2
-            commit(store, Write(b"later", b"1"))
+            commit(store, KeyWrite(b"later", b"1"))
             async with asyncio.timeout(60):
                 await store.settle()
             assert store.applied_sequence == 3
@@ -427,13 +431,13 @@ class PartitionSuite:
             for number in range(1, 11):
                 if number == 4:
                     await store.settle()
-                write = Write(b"%d" % (number % 6), b"old %d" % number)
+                write = KeyWrite(b"%d" % (number % 6), b"old %d" % number)
                 epoch = 1 if number <= 5 else 2
                 commit(store, write, epoch=epoch, origin=(b"c", number))
             keys = await store.touched(after=after)
             assert keys == list(dict.fromkeys(b"%d" % (n % 6) for n in range(after + 1, 11)))
             until = BinlogPosition(3, 12)
-            values = [Write(key, b"new" if key != b"5" else None) for key in keys]
+            values = [KeyWrite(key, b"new" if key != b"5" else None) for key in keys]
             await store.rewind(after=after, values=values, until=until)
             expected = {b"%d" % (n % 6): b"old %d" % n for n in range(1, after + 1)}
             for write in values:
@@ -450,7 +454,7 @@ class PartitionSuite:
                 node, store = await place.open_one()
             while store.last_sequence < 12:
                 assert store.repairing == until
-                commit(store, Write(b"0", b"v"), epoch=3)
+                commit(store, KeyWrite(b"0", b"v"), epoch=3)
             assert store.repairing is None
             await node.close()
             node, store = await place.open_one()
@@ -498,7 +502,7 @@ class PartitionSuite:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
             for epoch in range(1, 101):
-                commit(store, Write(b"k", b"v"), epoch=epoch)
+                commit(store, KeyWrite(b"k", b"v"), epoch=epoch)
             await store.settle()
             await store.engine.flush()
             assert len(store.epochs) == 100
@@ -516,7 +520,7 @@ class PartitionSuite:
         async def scenario(place: Place) -> None:
             node, store = await place.open_one()
             for number in range(20):
-                commit(store, Write(b"%d" % number, b"copied"), origin=(b"c", number))
+                commit(store, KeyWrite(b"%d" % number, b"copied"), origin=(b"c", number))
             folder = place.engines.folder("copy")
             async with asyncio.TaskGroup() as group:
                 copying = group.create_task(store.checkpoint(folder))
@@ -564,10 +568,10 @@ async def _change(
         key, data = rng.choice(KEYS), rng.choice((b"1", b"22", b"3" * 300))
         expires = rng.choice((0, 0, NOW * 2 + 10**13))
         if rng.random() < 0.3:
-            writes.append(Write(key, None))
+            writes.append(KeyWrite(key, None))
             model.pop(key, None)
         else:
-            writes.append(Write(key, data, expires))
+            writes.append(KeyWrite(key, data, expires))
             model[key] = (data, expires)
     epoch = max(1, store.epoch + (draw > 0.97))
     if draw > 0.5:

@@ -26,19 +26,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raftwood.app.cluster_network import client_network, operator_network
-from raftwood.app.connecting import awaited_zeppelin
-from raftwood.app.groups import ZEPPELIN_SHARD
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import load_configuration
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.server.cluster import ZEPPELIN_SHARD, client_network, operator_network
+from raftwood.server.cluster_client import awaited_zeppelin
+from raftwood.server.settings import Settings
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.model import Node, NodeAddresses, NodeId, TableConfig, Topology, User
+from raftwood.zeppelin.model import NodeAddresses, NodeId, NodeInfo, TableConfig, Topology, User
 from raftwood.zeppelin.node.admin import ask_status
-from raftwood.zeppelin.node.admin_wire import NodeStatus
+from raftwood.zeppelin.node.admin_protocol import NodeStatus
 from raftwood.zeppelin.passwords import password_hash
 from tests.kits.ports import LOCAL, free_ports
 from tests.kits.processes import RAFTWOOD, StoreProcess, quick_raftwood
@@ -263,7 +262,7 @@ class KvProcesses:
         process = self.nodes[node]
         data, replication, admin = (f"{LOCAL}:{port}" for port in self.ports[process.name])
         addresses = NodeAddresses(data=data, replication=replication, admin=admin)
-        known = Node(id=process.id, addresses=addresses)
+        known = NodeInfo(id=process.id, addresses=addresses)
 
         async def main(environment: Environment) -> NodeStatus:
             deadline = time.monotonic() + WAIT_S_MAX

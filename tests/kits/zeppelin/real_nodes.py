@@ -8,26 +8,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.real_environment import real_environment
+from raftwood.disk.rocksdb import RocksFolders
 from raftwood.net import Secret
 from raftwood.zeppelin.model import (
     Ack,
-    Node,
     NodeAddresses,
     NodeId,
+    NodeInfo,
     Partition,
     PartitionId,
     Table,
     TableConfig,
     Topology,
 )
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.seams import Record, Write
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.store import NodeStore
+from raftwood.zeppelin.records import BinlogRecord, KeyWrite
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
-from raftwood.zeppelin.replication.replica import Replica
+from raftwood.zeppelin.replication.replica import PartitionReplica
 from raftwood.zeppelin.replication.replicator import Replicator
+from raftwood.zeppelin.settings import StoreSettings
 
 PARTITION = PartitionId(1, 0)
 NETWORK = ReplicationNetwork(cluster="tests", secret=Secret(b"of all nodes in here"))
@@ -74,14 +74,14 @@ class RealNode:
         self.replicator.renew_lease(asked_ns=now_ns, length_ms=LEASE_MS, epoch=topology.epoch)
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> PartitionReplica:
         replica = self.replicator.replica(PARTITION)
         assert replica is not None
         return replica
 
-    def write(self, *writes: Write) -> int:
+    def write(self, *writes: KeyWrite) -> int:
         sequence = self.store.last_sequence + 1
-        self.store.commit(Record(self.replica.epoch, sequence, writes))
+        self.store.commit(BinlogRecord(self.replica.epoch, sequence, writes))
         return sequence
 
     def contents(self) -> dict[bytes, bytes]:
@@ -116,7 +116,7 @@ def topology(
         partitions=(Partition(epoch=epoch, master=master, slaves=tuple(slaves)),),
     )
     known = {
-        node.id: Node(
+        node.id: NodeInfo(
             id=node.id,
             addresses=NodeAddresses(
                 data="127.0.0.1:1", replication=f"127.0.0.1:{node.port}", admin="127.0.0.1:2"

@@ -6,12 +6,12 @@ be made again; and none of them lacks a key, or has one of the other's.
 
 import random
 
-from raftwood.simulation import CrashImage, ImageRunner, RecordingFiles, crash_images
+from raftwood.testing import CrashImage, ImageRunner, RecordingFiles, crash_images
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.node_store import NodeStore, Split
-from raftwood.zeppelin.node.seams import BinlogPosition
-from raftwood.zeppelin.node.shares import Share
+from raftwood.zeppelin.node.readable_partition import KeyShare
+from raftwood.zeppelin.node.store import NodeStore, Split
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import BinlogPosition
 from raftwood.zeppelin.slots import SLOTS, slot_of
 from tests.kits.disk.images import Broken, RecorderFactory, spread
 from tests.kits.zeppelin.images import open_node
@@ -30,7 +30,7 @@ async def _split(node: NodeStore, at: BinlogPosition) -> None:
 async def _opened(node: NodeStore, at: BinlogPosition) -> dict[PartitionId, StoredPartition]:
     stores = {each: await node.partition(each) for each in HALVES}
     for partition, store in stores.items():
-        store.own(Share(HALVES[partition], at.sequence))
+        store.own(KeyShare(HALVES[partition], at.sequence))
     return stores
 
 

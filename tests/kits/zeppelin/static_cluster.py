@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
-from raftwood.zeppelin.node.checkpoints import Checkpoints
+from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.node.view import PartitionCopy
 from tests.kits.zeppelin.acks import StaticAcks
@@ -141,7 +141,7 @@ async def listening(cluster: StaticCluster) -> AsyncIterator[dict[str, DataServe
         servers = {}
         for name in cluster.names:
             view = cluster.views[name]
-            checkpoints = Checkpoints(view, environment, cluster.engines)
+            checkpoints = PartitionCheckpoints(view, environment, cluster.engines)
             stack.push_async_callback(checkpoints.close)
             server = DataServer(view, environment, checkpoints=checkpoints)
             await stack.enter_async_context(server)

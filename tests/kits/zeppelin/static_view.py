@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from raftwood.zeppelin.model import (
-    Node,
     NodeAddresses,
     NodeId,
+    NodeInfo,
     Partition,
     Reads,
     Table,
@@ -32,15 +32,15 @@ TABLE = "orders"
 _NEWS_S = 0.01
 
 
-def node(name: str, port: int, *, is_up: bool = True) -> Node:
+def node(name: str, port: int, *, is_up: bool = True) -> NodeInfo:
     addresses = NodeAddresses(
         data=f"127.0.0.1:{port}", replication="127.0.0.1:1", admin="127.0.0.1:2"
     )
-    return Node(id=NodeId(name), addresses=addresses, is_up=is_up)
+    return NodeInfo(id=NodeId(name), addresses=addresses, is_up=is_up)
 
 
 def topology_of(
-    nodes: Sequence[Node],
+    nodes: Sequence[NodeInfo],
     partitions: Sequence[Partition],
     config: TableConfig,
     reads: Reads | None = None,

@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from raftwood.base.environment import Environment
-from raftwood.disk.kv_folders import RocksFolders
 from raftwood.disk.real_environment import real_environment
+from raftwood.disk.rocksdb import RocksFolders
 from raftwood.disk.segment_log import LogSettings
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.engine_home import Engines
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.seams import WRITE_BYTES, BinlogPosition, Record, Write
-from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.node.values import (
+from raftwood.zeppelin.node.engine import (
     DATA_START,
     ENDINGS_END,
     ENDINGS_START,
     LANDMARKS_END,
     LANDMARKS_START,
+    PartitionEngine,
     ending,
     expires_of,
     landmark,
 )
+from raftwood.zeppelin.node.engine_folders import Engines
+from raftwood.zeppelin.node.store import NodeStore
+from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import WRITE_BYTES, BinlogPosition, BinlogRecord, KeyWrite
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.zeppelin.engines import FileEngines
 
 PARTITION = PartitionId(7, 3)
@@ -80,19 +80,21 @@ def run_simulated(scenario: Scenario, seed: int = 1) -> None:
     simulate(seed, outside)
 
 
-def put(store: StoredPartition, key: bytes, data: bytes | None, expires_ms: int = 0) -> Record:
+def put(
+    store: StoredPartition, key: bytes, data: bytes | None, expires_ms: int = 0
+) -> BinlogRecord:
     """Commit one write."""
-    return commit(store, Write(key, data, expires_ms))
+    return commit(store, KeyWrite(key, data, expires_ms))
 
 
 def commit(
     store: StoredPartition,
-    *writes: Write,
+    *writes: KeyWrite,
     epoch: int | None = None,
     flushes: bool = False,
     origin: tuple[bytes, int] | None = None,
-) -> Record:
-    record = Record(
+) -> BinlogRecord:
+    record = BinlogRecord(
         store.epoch or 1 if epoch is None else epoch,
         store.last_sequence + 1,
         writes,
@@ -103,7 +105,7 @@ def commit(
     return record
 
 
-def write_one(store: StoredPartition, write: Write, *, epoch: int = 1) -> int:
+def write_one(store: StoredPartition, write: KeyWrite, *, epoch: int = 1) -> int:
     """As a master does: part of the record that the loop's turn ends with."""
     size = len(write.key) + len(write.data or b"") + WRITE_BYTES
     return store.write({write.key: write}, size=size, epoch=epoch)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyspark
 
-from raftwood.app.demo.standalone_process import StandaloneProcess
-from raftwood.app.demo.web_logs import web_logs
-from raftwood.app.demo.web_truth import WebTruth
 from raftwood.loghub.client import LogHubClient
-from raftwood.pipeline.java import java_home
+from raftwood.pipeline.session import java_home
+from raftwood_demos.pipeline_check import WebTruth
+from raftwood_demos.standalone_process import StandaloneProcess
+from raftwood_demos.web_logs import web_logs
 from tests.kits.pipeline.processes import REPOSITORY, run
 from tests.kits.pipeline.quick_java import QUICK_SPARK
 from tests.kits.pipeline.quick_python import python_of_spark

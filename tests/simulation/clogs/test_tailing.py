@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from raftwood.base.errors import InvalidInput, SequenceForgotten
-from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.frames import LineBatch
 from raftwood.clogs.tail import tailer
 from raftwood.disk.segment_log import LogSettings
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.runner import assert_deterministic
+from raftwood.testing import Simulation, simulate
+from raftwood.testing.runner import assert_deterministic
 from tests.kits.clogs.tail.tail_world import FOLDER, TailWorld, run_watched, run_world
 
 

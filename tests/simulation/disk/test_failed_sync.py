@@ -8,7 +8,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.files import DataSync
 from raftwood.disk.segment_log import LogSettings, Run
 from raftwood.disk.store import Store
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 
 SETTINGS = LogSettings(segment_bytes=16 << 10, flush_bytes_max=4 << 10, pending_bytes_max=64 << 10)
 

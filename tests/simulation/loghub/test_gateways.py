@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftwood.app.groups import METASTORE_SHARD
 from raftwood.base.errors import PermissionDenied, RaftwoodError, Unavailable
-from raftwood.loghub.controls import (
+from raftwood.loghub.errors import QuotaExceeded, ShardReadonly
+from raftwood.loghub.model import AccessKey, AccessRole, ShardStatus
+from raftwood.loghub.wire import (
     CreateLogstore,
     CreateProject,
     GetProject,
@@ -18,9 +19,8 @@ from raftwood.loghub.controls import (
     SplitShard,
     UpdateProject,
 )
-from raftwood.loghub.errors import QuotaExceeded, ShardReadonly
-from raftwood.loghub.model import AccessKey, Role, ShardStatus
-from raftwood.simulation import Simulation, simulate
+from raftwood.server.cluster import METASTORE_SHARD
+from raftwood.testing import Simulation, simulate
 from tests.kits.loghub.simulation.cluster import GATEWAY_PORT, STORES, HubCluster, gateway_name
 from tests.kits.loghub.simulation.link import PROJECT, Link
 from tests.kits.logservice.log_cluster import KEEPER
@@ -56,7 +56,7 @@ class Hub(HubCluster):
 
     async def stream(self, *gateways: int, options: LogstoreOptions | None = None) -> None:
         """A logstore with one shard, and a key that every gateway knows."""
-        self.key = await self.servers[gateways[0]].gateway.access.create({"*": Role.ADMIN})
+        self.key = await self.servers[gateways[0]].gateway.access.create({"*": AccessRole.ADMIN})
         await asyncio.sleep(1)
         for each in gateways:
             self.links[each] = self.link(self.key, each)
@@ -150,7 +150,7 @@ def test_a_key_that_was_revoked_gets_nowhere_within_seconds_at_every_gateway() -
         await hub.up(1, 2)
         await hub.stream(1, 2)
         access = hub.servers[1].gateway.access
-        key = await access.create({PROJECT: Role.WRITER})
+        key = await access.create({PROJECT: AccessRole.WRITER})
         await asyncio.sleep(1)
         hub.links[3] = other = hub.link(key, 2)
         await other.put(LOGSTORE, 0, "x")

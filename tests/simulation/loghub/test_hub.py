@@ -1,6 +1,6 @@
 """Gateways over log stores: what the seeds hold, and a run in which nothing fails."""
 
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.loghub.simulation.world import Plan, choose_plan, run_hub
 
 

@@ -1,6 +1,6 @@
 """Whole log stores keep their promises in short runs."""
 
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.logservice.simulation.world import Plan, choose_plan, run_logs
 
 

@@ -4,7 +4,7 @@ The example: 200 entries are applied and 100 are truncated; a snapshot at 200 mu
 log from 101 on, whoever restarts, and whenever.
 """
 
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.logservice.readable import (
     RECORDS,
     SHARD,

@@ -20,7 +20,7 @@ from raftwood.net import (
     Service,
     connect,
 )
-from raftwood.simulation import NetworkProfile, Simulation, assert_deterministic
+from raftwood.testing import NetworkProfile, Simulation, assert_deterministic
 
 TELL = Method(1, "tell", roles=("node",))
 SECRET = Secret(b"the secret of both nodes, for this test")

@@ -1,6 +1,6 @@
 """Whole raft hosts keep their promises in short runs under faults."""
 
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.raft.hosts.cluster import Cluster, run_hosts
 from tests.kits.raft.hosts.damage import SNAPSHOTS
 

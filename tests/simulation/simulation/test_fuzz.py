@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftwood.simulation import fuzz
+from raftwood.testing import fuzz
 from tests.kits.fuzz import TARGETS
 
 

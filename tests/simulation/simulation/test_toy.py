@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.simulation.toy.cluster import Toy, run_toy
 from tests.kits.simulation.toy.mutants import MUTANTS
 

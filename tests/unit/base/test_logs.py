@@ -7,8 +7,7 @@ import pytest
 import structlog
 
 from raftwood.base.logs import TEXT_CHARACTERS_MAX, bind_context, get_logger, set_up_logs
-from raftwood.base.sections import LoggingSettings
-from raftwood.base.settings import Secret
+from raftwood.base.settings import LoggingSettings, Secret
 
 
 class FixedClock:

@@ -10,7 +10,7 @@ from benchmarks.consumers.moving import Joined, Moved
 from benchmarks.consumers.notes import BEGUN, ENDED, STOLEN, Note
 from benchmarks.consumers.report import tables, verdicts
 from benchmarks.harness.cluster import ClusterFailed
-from tests.kits.app.sleepers import figures_of
+from tests.kits.server.sleepers import figures_of
 
 MS = 1_000_000
 SAID = [

@@ -15,7 +15,7 @@ from benchmarks.loghub.loghub_system import LogHubSystem, ready_file
 from benchmarks.loghub.report import tables, verdicts
 from benchmarks.loghub.ways import STREAMS, TOPICS, filled
 from benchmarks.peers.kafka_consume import FILLED_BYTES_MIN, filled_bytes
-from tests.kits.app.sleepers import RESULT, WARM, Sleepers, figures_of
+from tests.kits.server.sleepers import RESULT, WARM, Sleepers, figures_of
 
 PACE = Pace(warm_s=0.0, seconds=0.0, rounds=1)
 LAYOUT_PORTS = {"client_ports": (1, 2, 3), "peer_ports": (4, 5, 6)}

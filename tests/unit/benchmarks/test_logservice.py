@@ -10,9 +10,9 @@ from benchmarks.logservice import compare
 from benchmarks.logservice.compare import BATCHES, CASES, MANY, MOST, MOST_SHARDS, Pace
 from benchmarks.logservice.report import tables, verdicts
 from benchmarks.peers.kafka_system import KafkaSystem
-from tests.kits.app.sleepers import RESULT, WARM, Sleepers, figures_of
 from tests.kits.install import maven
 from tests.kits.install.cache import NotInstalled
+from tests.kits.server.sleepers import RESULT, WARM, Sleepers, figures_of
 
 PACE = Pace(warm_s=0.0, seconds=0.0, rounds=2, kills_most=0)
 LAYOUT_PORTS = {"client_ports": (1, 2, 3), "peer_ports": (4, 5, 6)}

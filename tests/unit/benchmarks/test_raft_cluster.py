@@ -11,7 +11,7 @@ from benchmarks.harness.system import Load
 from benchmarks.raft_cluster.compare import CASES, MANY, MOST, Results
 from benchmarks.raft_cluster.idle import Idle
 from benchmarks.raft_cluster.report import tables, verdicts
-from tests.kits.app.sleepers import RESULT, WARM, Sleepers, figures_of
+from tests.kits.server.sleepers import RESULT, WARM, Sleepers, figures_of
 
 LOAD = Load(in_flight=4, payload_bytes=1000, warm_s=0.0, seconds=0.0)
 

@@ -32,7 +32,7 @@ from benchmarks.zeppelin.loads import (
     redis_result,
 )
 from benchmarks.zeppelin.report import notes, tables, verdicts
-from tests.kits.app.sleepers import figures_of
+from tests.kits.server.sleepers import figures_of
 
 ENDPOINT = Endpoint(port=7, processes=(), program="load", user="u", password="p")
 SAID = """"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms",\

@@ -7,18 +7,16 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
-from raftwood.capture.capture import Capture, CaptureSettings
-from raftwood.capture.partition import CapturedPartition
-from raftwood.capture.recent import Recent
-from raftwood.capture.rules import PartitionRules
-from raftwood.simulation import Simulation, simulate
+from raftwood.capture.capture import Capture, CapturedPartition, CaptureSettings
+from raftwood.capture.rules import PartitionRules, RecentKeys
+from raftwood.testing import Simulation, simulate
 from raftwood.zeppelin.client.binlogs import (
     BinlogAnswer,
     BinlogWant,
     PartitionSlots,
     TableBinlogs,
 )
-from raftwood.zeppelin.node.seams import BinlogPosition, Record, Write, encode_record
+from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, KeyWrite, encode_record
 from raftwood.zeppelin.slots import SLOTS
 
 FAMILY = (PartitionSlots(0, 0, SLOTS),)
@@ -26,7 +24,7 @@ FAMILY = (PartitionSlots(0, 0, SLOTS),)
 
 def test_what_a_former_master_said_late_does_not_count() -> None:
     async def scenario(simulation: Simulation) -> None:
-        rules = PartitionRules(0, FAMILY, recent=Recent(bytes_max=1_000))
+        rules = PartitionRules(0, FAMILY, recent=RecentKeys(bytes_max=1_000))
         rules.begin(None)
         nothing = cast("Any", None)
         captured = CapturedPartition(
@@ -37,7 +35,7 @@ def test_what_a_former_master_said_late_does_not_count() -> None:
             snapshots=nothing,
             moved=lambda: None,
         )
-        records = tuple(encode_record(Record(1, n, (Write(b"k", b"v"),))) for n in (1, 2))
+        records = tuple(encode_record(BinlogRecord(1, n, (KeyWrite(b"k", b"v"),))) for n in (1, 2))
         want = rules.want
         answer = BinlogAnswer(0, "records", 2, records)
         captured.answered(want, answer)
@@ -102,7 +100,7 @@ def test_what_follows_a_snapshot_is_held_while_it_is_taken() -> None:
             asking=kv,
             hub=cast("Any", SimpleNamespace(checkpoints_of=lambda *_: None)),
         )
-        rules = PartitionRules(0, FAMILY, recent=Recent(bytes_max=1_000))
+        rules = PartitionRules(0, FAMILY, recent=RecentKeys(bytes_max=1_000))
         rules.begin(None)
         rules.purged()
         captured = capture._partitions[0] = CapturedPartition(

@@ -17,16 +17,14 @@ from raftwood.capture.events import (
     slots_of,
     write_of,
 )
-from raftwood.capture.replay import Replay
-from raftwood.capture.replay_rules import WRITES_MAX, Apply, Clear, steps_of
+from raftwood.capture.replay import WRITES_MAX, Apply, Clear, TableReplay, steps_of
 from raftwood.disk.real_environment import end_process
-from raftwood.loghub.client.group_rows import rows_of
-from raftwood.loghub.client.pulled_batches import LogRecord
+from raftwood.loghub.client.pulled_batches import LogRecord, rows_of
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
 from raftwood.loghub.consumer.source import ShardBatch
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.zeppelin.client import AsyncKv
-from raftwood.zeppelin.client.errors import Fenced
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.client.errors import ProducerFenced
+from raftwood.zeppelin.records import KeyWrite
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.zeppelin.command_kit import ManualClock
 from tests.kits.zeppelin.static_cluster import StaticCluster
@@ -60,10 +58,10 @@ class FakeTracker:
 
 
 def _set(key: bytes, data: bytes | None, expires_ms: int = 0) -> bytes:
-    return encode_write(Write(key, data, expires_ms), {}, TIME_NS)
+    return encode_write(KeyWrite(key, data, expires_ms), {}, TIME_NS)
 
 
-async def _process(replay: Replay, *batches: FakeBatch) -> None:
+async def _process(replay: TableReplay, *batches: FakeBatch) -> None:
     tracker = FakeTracker()
     await replay.process(
         cast("list[ShardBatch]", list(batches)), cast("AsyncCheckpointTracker", tracker)
@@ -71,27 +69,27 @@ async def _process(replay: Replay, *batches: FakeBatch) -> None:
     assert tracker.saved == 1
 
 
-def _replay(kv: AsyncKv, seed: int = 1) -> Replay:
+def _replay(kv: AsyncKv, seed: int = 1) -> TableReplay:
     environment = Environment(
         clock=ManualClock(),
         random=random.Random(seed),
         files=None,  # type: ignore[arg-type]
         end_process=end_process,
     )
-    return Replay(environment, kv, group="copy")
+    return TableReplay(environment, kv, group="copy")
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        Write(b"k", b"v"),
-        Write(b"k", None),
-        Write(b"\xff", b"\x00\xfe", 17),
-        Write("ä".encode(), b"", 5),
-        Write(b"", b"x"),
+        KeyWrite(b"k", b"v"),
+        KeyWrite(b"k", None),
+        KeyWrite(b"\xff", b"\x00\xfe", 17),
+        KeyWrite("ä".encode(), b"", 5),
+        KeyWrite(b"", b"x"),
     ],
 )
-def test_a_write_comes_back_as_it_was(write: Write) -> None:
+def test_a_write_comes_back_as_it_was(write: KeyWrite) -> None:
     (contents,) = rows_of(encode_write(write, {"sequence": "1"}, TIME_NS)).contents
     assert write_of(contents) == write
 
@@ -109,9 +107,9 @@ def test_the_last_write_of_a_key_counts_and_flushes_stand_between() -> None:
     parts += [encode_flush(range(5, 9), {}, TIME_NS), encode_mark("cut", {}, TIME_NS)]
     parts += [_set(b"b", b"2")]
     assert list(steps_of(rows_of(b"".join(parts)).contents)) == [
-        Apply((Write(b"a", None), Write(b"b", b"1"))),
+        Apply((KeyWrite(b"a", None), KeyWrite(b"b", b"1"))),
         Clear(range(5, 9)),
-        Apply((Write(b"b", b"2"),)),
+        Apply((KeyWrite(b"b", b"2"),)),
     ]
     many = [{"op": "delete", "key": f"k{number}"} for number in range(WRITES_MAX + 1)]
     counts = [len(step.writes) for step in steps_of(many) if isinstance(step, Apply)]
@@ -149,7 +147,7 @@ def test_an_owner_that_was_replaced_writes_nothing_any_more() -> None:
         await second.initialize("0")
         await _process(second, FakeBatch(_set(b"a", b"1"), _set(b"a", b"2")))
         for late in (_set(b"a", b"1"), _set(b"b", b"1"), encode_flush(range(16_384), {}, TIME_NS)):
-            with pytest.raises(Fenced):
+            with pytest.raises(ProducerFenced):
                 await _process(first, FakeBatch(late))
         assert cluster.values() == {b"a": b"2"}
         other = _replay(kv, 3)

@@ -4,10 +4,9 @@ import pytest
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.capture.events import Point
-from raftwood.capture.recent import Recent
-from raftwood.capture.rules import PartitionRules, Step
+from raftwood.capture.rules import CaptureStep, PartitionRules, RecentKeys
 from raftwood.zeppelin.client.binlogs import PartitionSlots
-from raftwood.zeppelin.node.seams import BinlogPosition, Record, encode_record
+from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, encode_record
 from tests.kits.capture.world import FAMILY, TIME_NS, recent_of
 
 SPLIT = (PartitionSlots(0, 0, 8_192), PartitionSlots(1, 8_192, 16_384, 0, BinlogPosition(1, 7)))
@@ -16,7 +15,7 @@ SPLIT = (PartitionSlots(0, 0, 8_192), PartitionSlots(1, 8_192, 16_384, 0, Binlog
 def test_records_that_do_not_follow_are_a_bug_of_ours() -> None:
     rules = PartitionRules(0, FAMILY, recent=recent_of())
     rules.begin(Point(epoch=2, sequence=3))
-    for record in (Record(2, 5, ()), Record(1, 4, ())):
+    for record in (BinlogRecord(2, 5, ()), BinlogRecord(1, 4, ())):
         with pytest.raises(InvariantViolated, match="does not follow"):
             rules.read([encode_record(record)], reached=9, time_ns=TIME_NS)
 
@@ -24,12 +23,12 @@ def test_records_that_do_not_follow_are_a_bug_of_ours() -> None:
 def test_how_far_a_partition_is_behind() -> None:
     rules = PartitionRules(0, FAMILY, recent=recent_of())
     rules.begin(None)
-    rules.read([encode_record(Record(1, 1, ()))], reached=9, time_ns=TIME_NS)
+    rules.read([encode_record(BinlogRecord(1, 1, ()))], reached=9, time_ns=TIME_NS)
     assert rules.behind == 8
 
 
 def test_keys_are_kept_within_a_bound() -> None:
-    recent = Recent(bytes_max=350)
+    recent = RecentKeys(bytes_max=350)
     for sequence in range(1, 6):
         recent.add(sequence, b"k%d" % sequence)
     assert recent.floor == 2
@@ -48,9 +47,9 @@ def test_what_was_split_off_begins_where_its_parent_was_split() -> None:
     parent.begin(Point(epoch=1, sequence=4))
     assert not child.follow(parent, Point(epoch=1, sequence=6), time_ns=TIME_NS)
     assert not child.follow(parent, Point(epoch=1, sequence=7, index=1), time_ns=TIME_NS)
-    assert child.step is Step.WAIT
+    assert child.step is CaptureStep.WAIT
     (chunk,) = child.follow(parent, Point(epoch=1, sequence=7), time_ns=TIME_NS)
-    assert (child.step, chunk.point.position) == (Step.READ, BinlogPosition(1, 7))
+    assert (child.step, chunk.point.position) == (CaptureStep.READ, BinlogPosition(1, 7))
     assert child.want.first == 8
     assert not child.follow(parent, Point(epoch=1, sequence=8), time_ns=TIME_NS)
 
@@ -63,4 +62,4 @@ def test_what_was_split_off_is_told_as_a_whole_where_its_parent_was_behind_the_s
     assert not child.follow(parent, parent.point, time_ns=TIME_NS)
     parent.snapshot_ended(BinlogPosition(2, 9), time_ns=TIME_NS)
     assert not child.follow(parent, parent.point, time_ns=TIME_NS)
-    assert child.step is Step.SNAPSHOT
+    assert child.step is CaptureStep.SNAPSHOT

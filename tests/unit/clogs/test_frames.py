@@ -10,27 +10,22 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import ProtocolError, TooLarge, Unauthenticated, UnsupportedVersion
-from raftwood.clogs.datagrams import (
-    DATAGRAM_BYTES_MAX,
-    MAC_BYTES,
-    decode_datagram,
-    encode_datagram,
-)
 from raftwood.clogs.frames import (
     FRAME_OVERHEAD_BYTES,
-    Message,
+    ClogsMessage,
     MessageType,
     decode_message,
     encode_message,
     joined,
 )
+from raftwood.clogs.wire import DATAGRAM_BYTES_MAX, MAC_BYTES, decode_datagram, encode_datagram
 
 PRODUCER = bytes(range(16))
 SECRET = b"0123456789abcdef"
-PING = Message(type=MessageType.PING, system=1, sequence=41)
-DATA = Message(
+PING = ClogsMessage(type=MessageType.PING, system=1, sequence=41)
+DATA = ClogsMessage(
     type=MessageType.DATA,
     system=7,
     name="a.log",
@@ -52,7 +47,7 @@ GOLDEN = {
         ),
     ),
     "resumed data": (
-        Message(
+        ClogsMessage(
             type=MessageType.DATA,
             system=7,
             name="a.log",
@@ -77,28 +72,28 @@ GOLDEN = {
         ),
     ),
     "pong": (
-        Message(type=MessageType.PONG, system=1, sequence=42),
+        ClogsMessage(type=MessageType.PONG, system=1, sequence=42),
         (
             "434c010300010000 01000000 00000000 00000000 2a00000000000000"
             "00000000000000000000000000000000 0000 0000 00000000 ff275f733c24d5a6"
         ),
     ),
     "ack": (
-        Message(type=MessageType.ACK, producer=PRODUCER, sequence=3, place="p/s"),
+        ClogsMessage(type=MessageType.ACK, producer=PRODUCER, sequence=3, place="p/s"),
         (
             "434c010400010000 00000000 00000000 00000000 0300000000000000"
             "000102030405060708090a0b0c0d0e0f 0000 0300 00000000 702f73 0ac52f0bc6100705"
         ),
     ),
     "error": (
-        Message(type=MessageType.ERROR, sequence=3, body=b"why"),
+        ClogsMessage(type=MessageType.ERROR, sequence=3, body=b"why"),
         (
             "434c010500010000 00000000 00000000 00000000 0300000000000000"
             "00000000000000000000000000000000 0000 0000 03000000 776879 e76e7c553f42c6d7"
         ),
     ),
     "locate": (
-        Message(type=MessageType.LOCATE, system=7, name="é/b"),
+        ClogsMessage(type=MessageType.LOCATE, system=7, name="é/b"),
         (
             "434c010600010000 07000000 00000000 00000000 0000000000000000"
             "00000000000000000000000000000000 0400 0000 00000000 c3a92f62 6b6fbfd5e348aa19"
@@ -121,7 +116,7 @@ def test_every_type_of_message_has_golden_bytes() -> None:
 
 def test_a_large_body_is_not_copied() -> None:
     body = bytes(1 << 20)
-    pieces = encode_message(Message(type=MessageType.DATA, name="a", body=body))
+    pieces = encode_message(ClogsMessage(type=MessageType.DATA, name="a", body=body))
     assert pieces[1] is body
     data = joined(pieces)
     assert decode_message(data).body.obj is data  # type: ignore[union-attr]
@@ -179,7 +174,9 @@ def test_a_field_that_cannot_be_is_refused_though_the_checksum_is_right(
 
 def test_release_0_1_0_reads_an_ack_that_tells_how_many_may_be_under_way() -> None:
     (wheel,) = (Path(__file__).parents[2] / "fixtures" / "0.1.0").glob("*.whl")
-    ack = Message(type=MessageType.ACK, producer=bytes(range(16)), sequence=7, count=16, place="p")
+    ack = ClogsMessage(
+        type=MessageType.ACK, producer=bytes(range(16)), sequence=7, count=16, place="p"
+    )
     program = (
         "import sys; from raftwood.clogs.frames import decode_message;"
         "ack = decode_message(bytes.fromhex(sys.argv[1]));"
@@ -230,7 +227,7 @@ def test_what_is_no_frame_is_refused_though_its_code_is_right() -> None:
 
 def test_a_batch_that_no_datagram_can_carry_is_refused() -> None:
     fits = DATAGRAM_BYTES_MAX - FRAME_OVERHEAD_BYTES - MAC_BYTES
-    whole = Message(type=MessageType.DATA, body=bytes(fits))
+    whole = ClogsMessage(type=MessageType.DATA, body=bytes(fits))
     assert len(encode_datagram(whole, SECRET)) == DATAGRAM_BYTES_MAX
     with pytest.raises(TooLarge):
-        encode_datagram(Message(type=MessageType.DATA, body=bytes(fits + 1)), SECRET)
+        encode_datagram(ClogsMessage(type=MessageType.DATA, body=bytes(fits + 1)), SECRET)

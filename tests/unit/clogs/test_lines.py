@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from raftwood.base.errors import InvalidInput
 from raftwood.clogs import lines as module
 from raftwood.clogs.lines import encode_lines, encode_records
-from raftwood.loghub.client.group_rows import rows_of
 from raftwood.loghub.client.log_encoding import encode_record, encode_shared
+from raftwood.loghub.client.pulled_batches import rows_of
 from raftwood.loghub.log_groups import decode_log_group
 
 NOW_NS = 1_763_377_000_123_456_789

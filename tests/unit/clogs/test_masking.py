@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raftwood.base.errors import InvalidConfiguration
-from raftwood.clogs.masking import BUILT_IN_RULES, Masking, MaskRule, built_in_rules
-from raftwood.clogs.masking.cards import is_card_number
+from raftwood.clogs.masking import BUILT_IN_RULES, Masking, MaskRule, built_in_rules, is_card_number
 
 ALL = tuple(BUILT_IN_RULES)
 CPU_SECONDS_MAX = 2.0

@@ -16,10 +16,16 @@ from raftwood.base.errors import (
     StoreLocked,
     UnsupportedVersion,
 )
-from raftwood.disk.folder import IN_USE, DataFolder, Identity, decode_identity, encode_identity
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings, Run, SegmentLog
-from raftwood.disk.store import Store
+from raftwood.disk.store import (
+    IN_USE,
+    DataFolder,
+    FolderIdentity,
+    Store,
+    decode_identity,
+    encode_identity,
+)
 from tests.kits.running import run
 
 SMALL = LogSettings(segment_bytes=16 << 10)
@@ -190,7 +196,7 @@ def test_the_log_used_last_is_used_whatever_an_older_identity_names(tmp_path: Pa
 
 
 def test_an_identity_names_no_folder_but_that_of_a_log() -> None:
-    stamp = encode_identity(Identity("c", 1, "00", log="../elsewhere"))
+    stamp = encode_identity(FolderIdentity("c", 1, "00", log="../elsewhere"))
     with pytest.raises(StoreDamaged, match="names no folder of a log"):
         decode_identity(stamp, path="IDENTITY")
 
@@ -215,13 +221,13 @@ def test_the_stamp_has_golden_bytes() -> None:
         b'{"format":"raftwood-store","version":1,"identity":{"cluster":"c","store":7,'
         b'"incarnation":"00ff","initialised":true},"checksum":"f6a79c0f533c5ad8"}\n'
     )
-    identity = Identity("c", 7, "00ff", initialised=True)
+    identity = FolderIdentity("c", 7, "00ff", initialised=True)
     assert encode_identity(identity) == golden
     assert decode_identity(golden, path="x") == identity
 
 
 def test_a_newer_stamp_is_refused() -> None:
-    newer = encode_identity(Identity("c", 7, "00ff")).replace(b'"version":1', b'"version":2')
+    newer = encode_identity(FolderIdentity("c", 7, "00ff")).replace(b'"version":1', b'"version":2')
     with pytest.raises(UnsupportedVersion, match="version 2"):
         decode_identity(newer, path="x")
 
@@ -233,7 +239,7 @@ def test_what_is_no_stamp_is_damage(data: bytes) -> None:
 
 
 def test_every_flipped_bit_of_the_stamp_is_noticed() -> None:
-    good = encode_identity(Identity("cluster", 7, "00ff"))
+    good = encode_identity(FolderIdentity("cluster", 7, "00ff"))
     expected = decode_identity(good, path="x")
     for position in range(len(good) * 8):
         bad = bytearray(good)

@@ -12,13 +12,12 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import DiskFull, InvalidInput, RaftwoodError, StoreError
 from raftwood.base.files import Operation
-from raftwood.disk.folder import DataFolder
 from raftwood.disk.inspection import check_store
 from raftwood.disk.real_environment import EXIT_CODE_ENDED, real_environment
 from raftwood.disk.segment_log import Run
-from raftwood.disk.store import Store
-from raftwood.simulation import ImmediateFiles
-from raftwood.simulation.survival import LoseAll
+from raftwood.disk.store import DataFolder, Store
+from raftwood.testing import ImmediateFiles
+from raftwood.testing.file_system import LoseAll
 from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, environment_over, run
 from tests.kits.running import run as run_on_a_real_loop
 

@@ -20,8 +20,8 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.seams import Delete, KvEngine, Put
-from raftwood.disk import kv_stamp
-from raftwood.disk.kv_rocksdb import KEY_BYTES_MAX, VALUE_BYTES_MAX, RocksEngine
+from raftwood.disk import rocksdb
+from raftwood.disk.rocksdb import KEY_BYTES_MAX, VALUE_BYTES_MAX, RocksEngine
 from tests.kits.disk.kv_suite import KvSuite
 
 
@@ -98,8 +98,8 @@ def _remove(file: Path) -> None:
         ("CURRENT", _flip(0.5)),
         ("CURRENT", _cut),
         ("CURRENT", _remove),
-        (kv_stamp.NAME, _flip(0.9)),
-        (kv_stamp.NAME, _cut),
+        (rocksdb.NAME, _flip(0.9)),
+        (rocksdb.NAME, _cut),
     ],
 )
 def test_damage_is_told_and_never_read_as_absence(
@@ -175,9 +175,9 @@ def test_every_bit_flip_of_a_table_is_told_or_harmless(whole: Path, tmp_path: Pa
 def test_a_newer_format_is_refused_by_name(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     shutil.copytree(whole, folder)
-    stamp = bytearray((folder / kv_stamp.NAME).read_bytes())
+    stamp = bytearray((folder / rocksdb.NAME).read_bytes())
     stamp[4] += 1
-    (folder / kv_stamp.NAME).write_bytes(stamp)
+    (folder / rocksdb.NAME).write_bytes(stamp)
     with pytest.raises(UnsupportedVersion, match="newer version"):
         asyncio.run(RocksEngine.open(str(folder)))
 
@@ -192,7 +192,7 @@ def test_a_folder_in_use_is_locked_within_and_across_processes(tmp_path: Path) -
         program = (
             "import asyncio, sys\n"
             "from raftwood.base.errors import StoreLocked\n"
-            "from raftwood.disk.kv_rocksdb import RocksEngine\n"
+            "from raftwood.disk.rocksdb import RocksEngine\n"
             "try: asyncio.run(RocksEngine.open(sys.argv[1]))\n"
             "except StoreLocked: print('locked')\n"
         )
@@ -253,7 +253,7 @@ def test_after_kill_flushed_data_stays_and_unflushed_data_is_gone(tmp_path: Path
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from raftwood.base.seams import Put
-        from raftwood.disk.kv_rocksdb import RocksEngine
+        from raftwood.disk.rocksdb import RocksEngine
 
         async def main():
             engine = await RocksEngine.open(sys.argv[1])

@@ -11,7 +11,7 @@ from raftwood.base.errors import ShuttingDown, StoreError
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run
 from raftwood.disk.store import Store
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import contents
 from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, environment_over, open_log, run
 

@@ -9,8 +9,15 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Operation
-from raftwood.disk.segment_log import DropGroup, Run, SegmentLog, State, TruncateHead, TruncateTail
-from raftwood.simulation import ImmediateFiles
+from raftwood.disk.segment_log import (
+    DropGroup,
+    Run,
+    SegmentLog,
+    SetState,
+    TruncateHead,
+    TruncateTail,
+)
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import contents
 from tests.kits.disk.log_in_memory import FOLDER, SMALL, Ended, WatchedFiles, open_log, run
 
@@ -19,7 +26,7 @@ def test_states_alone_do_not_fill_the_disk() -> None:
     async def main() -> None:
         log = await open_log(ImmediateFiles())
         for number in range(600):
-            await log.commit(State(1, b"%0500d" % number))
+            await log.commit(SetState(1, b"%0500d" % number))
         await asyncio.sleep(0.1)
         assert log.statistics().segments <= 4
         await log.close()
@@ -64,7 +71,7 @@ def test_what_is_all_alive_is_not_copied_for_ever(percent: int, payload_bytes: i
         log = await open_log(files, settings)
         for index in range(1, 200_000 // (payload_bytes + 100)):
             await log.commit(Run(1, 1, index, 1, bytes(payload_bytes)))
-        await log.commit(Run(2, 1, 1, 1, b""), State(2, b"x"))
+        await log.commit(Run(2, 1, 1, 1, b""), SetState(2, b"x"))
         await log.commit(DropGroup(2))
         await asyncio.sleep(5.0)
         submitted = files.submitted
@@ -164,7 +171,7 @@ def test_damage_in_what_was_dropped_does_not_keep_the_rest_of_a_flush_from_being
         files = ImmediateFiles()
         log = await open_log(files)
         await log.commit(
-            Run(1, 1, 1, 1, b"kept"), State(1, b"state"), Run(2, 1, 1, 1, b"bad" + bytes(3000))
+            Run(1, 1, 1, 1, b"kept"), SetState(1, b"state"), Run(2, 1, 1, 1, b"bad" + bytes(3000))
         )
         await log.commit(TruncateHead(3, 4), Run(3, 1, 5, 1, b"later"))
         before = await contents(log)
@@ -194,7 +201,7 @@ def test_damage_in_what_is_needed_stops_the_log() -> None:
         await log.commit(DropGroup(2))
         await asyncio.sleep(1.0)
         with pytest.raises(StoreDamaged, match="still needed"):
-            await log.commit(State(1, b"more"))
+            await log.commit(SetState(1, b"more"))
         await log.close()
 
     run(main())

@@ -8,8 +8,8 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import DiskFull
 from raftwood.base.files import Operation
-from raftwood.disk.segment_log import Run, SegmentLog, State, TruncateHead
-from raftwood.simulation import ImmediateFiles
+from raftwood.disk.segment_log import Run, SegmentLog, SetState, TruncateHead
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import contents
 from tests.kits.disk.log_in_memory import FOLDER, SMALL, WatchedFiles, open_log, run
 
@@ -43,7 +43,7 @@ def test_many_syncs_do_not_write_beyond_a_full_segment() -> None:
             await log.sync()
             await asyncio.sleep(0.03)
         assert largest_segment(files) == SMALL.segment_bytes
-        await log.commit(State(1, b"the reserve is still there"))
+        await log.commit(SetState(1, b"the reserve is still there"))
         await log.close()
 
     run(main())
@@ -100,7 +100,7 @@ def test_compaction_leaves_the_reserve_to_states_and_truncations() -> None:
         await log.commit(TruncateHead(4, 14))
         await asyncio.sleep(1.0)
         for number in range(4):
-            await log.commit(State(1, b"vote %d" % number))
+            await log.commit(SetState(1, b"vote %d" % number))
         await log.close()
 
     run(main())

@@ -9,7 +9,7 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Completion, Operation
-from raftwood.disk.segment_log import Run, flush
+from raftwood.disk.segment_log import Run, committer
 from raftwood.disk.segment_log.format import encode_segment_header
 from raftwood.disk.segment_log.horizon import (
     SLOT_BYTES,
@@ -18,9 +18,8 @@ from raftwood.disk.segment_log.horizon import (
     encode_horizon,
 )
 from raftwood.disk.segment_log.recovery import inspect
-from raftwood.simulation import FileSystem, ImmediateFiles
-from raftwood.simulation.file_system import Session
-from raftwood.simulation.survival import KeepAll, LoseAll
+from raftwood.testing import FileSystem, ImmediateFiles
+from raftwood.testing.file_system import DescriptorTable, KeepAll, LoseAll
 from tests.kits.disk.log_in_memory import FOLDER, WatchedFiles, open_log, run
 
 HORIZON = f"{FOLDER}/HORIZON"
@@ -32,13 +31,13 @@ def _copy(disk: FileSystem) -> FileSystem:
 
 
 def _data(disk: FileSystem, path: str) -> bytearray:
-    size = disk.apply(Session(), seam.Size(path))
-    return bytearray(disk.apply(Session(), seam.Read(path, 0, size)))
+    size = disk.apply(DescriptorTable(), seam.Size(path))
+    return bytearray(disk.apply(DescriptorTable(), seam.Read(path, 0, size)))
 
 
 def _change(disk: FileSystem, path: str, data: bytes | None) -> None:
     """Replace a file's contents, or remove it."""
-    session = Session()
+    session = DescriptorTable()
     if data is None:
         disk.apply(session, seam.Unlink(path))
         return
@@ -48,7 +47,7 @@ def _change(disk: FileSystem, path: str, data: bytes | None) -> None:
 
 
 def _segments(disk: FileSystem) -> list[str]:
-    names = disk.apply(Session(), seam.ListDirectory(FOLDER))
+    names = disk.apply(DescriptorTable(), seam.ListDirectory(FOLDER))
     return [f"{FOLDER}/{name}" for name in names if name.endswith(".segment")]
 
 
@@ -308,7 +307,7 @@ def test_a_log_of_release_0_1_0_has_no_horizon_and_gets_one(
     async def scenario() -> None:
         files = ImmediateFiles()
         with monkeypatch.context() as patch:
-            patch.setattr(flush, "FLAG_HORIZON", 0)
+            patch.setattr(committer, "FLAG_HORIZON", 0)
             await _filled(files)
         _change(files.file_system, HORIZON, None)
         log = await open_log(files)

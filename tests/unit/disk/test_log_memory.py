@@ -7,7 +7,7 @@ import msgspec
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, TruncateHead
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 from tests.kits.disk.log_in_memory import SMALL, WatchedFiles, open_log, run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from raftwood.base.errors import DiskFull, Overloaded
 from raftwood.disk.segment_log import LogSettings, SegmentLog
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import LogModel, contents
 from tests.kits.disk.log_in_memory import SMALL, open_log, run
 

@@ -9,12 +9,11 @@ import pytest
 
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
-from raftwood.disk.segment_log import Run, State, TruncateHead
+from raftwood.disk.segment_log import Run, SetState, TruncateHead
 from raftwood.disk.segment_log.format import FLUSH_HEADER_BYTES
-from raftwood.simulation import FileSystem, ImmediateFiles
-from raftwood.simulation.errors import Leaked
-from raftwood.simulation.file_system import Session
-from raftwood.simulation.survival import KeepAll, LoseAll, LoseData
+from raftwood.testing import FileSystem, ImmediateFiles
+from raftwood.testing.errors import Leaked
+from raftwood.testing.file_system import DescriptorTable, KeepAll, LoseAll, LoseData
 from tests.kits.disk.log_in_memory import WatchedFiles, open_log, run
 
 _OLDEST = slice(48, 52)
@@ -34,7 +33,7 @@ def test_a_segment_that_only_a_torn_flush_calls_unneeded_is_kept(
         if data[_OLDEST] == (2).to_bytes(4, "little") and data[:7] == b"RWFLUSH":
             assert len(data) > FLUSH_HEADER_BYTES, "a flush without records cannot be torn"
             image = files.file_system.after_power_loss(KeepAll(random.Random(0)))
-            session = Session()
+            session = DescriptorTable()
             image.apply(session, seam.Open(operation.path))
             image.apply(session, seam.Write(operation.path, operation.offset, (data[:-1],)))
             torn.append(image)
@@ -48,7 +47,7 @@ def test_a_segment_that_only_a_torn_flush_calls_unneeded_is_kept(
         barrier = log._committer.barrier
 
         def barrier_with_a_record(done: Callable[[], None]) -> None:
-            log.write((State(1, b"a state"),))
+            log.write((SetState(1, b"a state"),))
             barrier(done)
 
         monkeypatch.setattr(log._committer, "barrier", barrier_with_a_record)

@@ -3,8 +3,8 @@
 import pytest
 
 from raftwood.base.errors import InvalidInput
-from raftwood.disk.segment_log import DropGroup, Run, State, TruncateHead, TruncateTail
-from raftwood.simulation import ImmediateFiles
+from raftwood.disk.segment_log import DropGroup, Run, SetState, TruncateHead, TruncateTail
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import contents
 from tests.kits.disk.log_in_memory import open_log, run
 
@@ -96,7 +96,7 @@ def test_a_group_that_is_left_with_nothing_is_gone_before_and_after_a_restart() 
         await log.close()
         log = await open_log(files)
         assert await contents(log) == before
-        await log.commit(State(1, b"s"), DropGroup(1))
+        await log.commit(SetState(1, b"s"), DropGroup(1))
         await log.close()
 
     run(main())

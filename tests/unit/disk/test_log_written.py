@@ -7,7 +7,7 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.disk.segment_log import Run, SegmentLog
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 from tests.kits.base.log_model import contents
 from tests.kits.disk.log_in_memory import WatchedFiles, open_log, run
 

@@ -6,8 +6,7 @@ import pytest
 
 from raftwood.base.errors import StoreDamaged
 from raftwood.disk.segment_log.format import KIND_HEAD, KIND_RUN, KIND_TAIL
-from raftwood.disk.segment_log.replay import Replay
-from raftwood.disk.segment_log.scan import Fields
+from raftwood.disk.segment_log.scan import Fields, IndexBuilder
 
 
 def records_of(seed: int) -> list[Fields]:
@@ -35,7 +34,7 @@ def records_of(seed: int) -> list[Fields]:
 
 
 def outcome(records: list[Fields], *, is_usual: bool) -> object:
-    replay = Replay()
+    replay = IndexBuilder()
     replay.take(records)
     if is_usual:
         for rows in replay._groups.values():

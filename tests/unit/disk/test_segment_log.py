@@ -28,7 +28,7 @@ from raftwood.disk.segment_log import (
     LogSettings,
     Run,
     SegmentLog,
-    State,
+    SetState,
     TruncateHead,
     TruncateTail,
 )
@@ -60,7 +60,7 @@ def segments(folder: Path) -> list[Path]:
 def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as log:
-            await log.commit(Run(1, 1, 1, 2, b"ab"), Run(2, 1, 1, 1, b""), State(1, b"vote"))
+            await log.commit(Run(1, 1, 1, 2, b"ab"), Run(2, 1, 1, 1, b""), SetState(1, b"vote"))
             await log.commit(Run(1, 2, 3, 1, b"c" * 5000))
             before = await contents(log)
         async with opened(tmp_path) as log:
@@ -122,7 +122,7 @@ def test_a_write_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
                 (TruncateTail(1, 3), InvalidInput),
                 (TruncateHead(1, -1), InvalidInput),
                 (DropGroup(9), NotFound),
-                (State(1, bytes(70_000)), TooLarge),
+                (SetState(1, bytes(70_000)), TooLarge),
                 (Run(1, 1, 5, 1, bytes(9000)), TooLarge),
             ):
                 with pytest.raises(error):
@@ -201,7 +201,7 @@ def test_truncated_groups_give_their_room_back_and_a_cold_group_pins_nothing(
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path) as log:
-            await log.commit(Run(1, 1, 1, 1, b"cold"), State(1, b"vote"), TruncateHead(3, 41))
+            await log.commit(Run(1, 1, 1, 1, b"cold"), SetState(1, b"vote"), TruncateHead(3, 41))
             for index in range(1, 400):
                 await log.commit(Run(2, 1, index, 1, bytes(1000)))
                 if index > 10:
@@ -261,7 +261,9 @@ def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as log:
             for index in range(1, 5):
-                await log.commit(Run(1, 1, index, 1, bytes([index]) * 30), State(1, b"s%d" % index))
+                await log.commit(
+                    Run(1, 1, index, 1, bytes([index]) * 30), SetState(1, b"s%d" % index)
+                )
             before = await contents(log)
         refused = 0
         (path,) = segments(tmp_path)

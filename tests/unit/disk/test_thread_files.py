@@ -17,8 +17,8 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import ShuttingDown
 from raftwood.base.files import Completion, Operation, perform
-from raftwood.disk import thread_files
-from raftwood.disk.thread_files import ThreadFiles
+from raftwood.disk import real_environment
+from raftwood.disk.real_environment import ThreadFiles
 from tests.kits.running import run
 
 
@@ -249,7 +249,7 @@ def test_readers_keep_a_bounded_number_of_descriptors(files: ThreadFiles, tmp_pa
         path = tmp_path / f"file{number}"
         path.write_bytes(b"%d" % number)
         assert do(files, seam.Read(str(path), 0, 9)) == [b"%d" % number]
-    assert len(_descriptors_of(f"{tmp_path}/file")) == thread_files._READ_DESCRIPTORS_MAX
+    assert len(_descriptors_of(f"{tmp_path}/file")) == real_environment._READ_DESCRIPTORS_MAX
 
 
 def test_idle_threads_hold_no_buffers(files: ThreadFiles, tmp_path: Path) -> None:

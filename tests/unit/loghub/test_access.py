@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.errors import InvalidName, NotFound, PermissionDenied
-from raftwood.loghub.controls import (
+from raftwood.loghub.errors import ProjectNotFound, QuotaExceeded
+from raftwood.loghub.model import AccessKey, AccessRole
+from raftwood.loghub.server.access import check_role
+from raftwood.loghub.settings import GatewaySettings
+from raftwood.loghub.wire import (
     CreateLogstore,
     CreateProject,
     DeleteProject,
@@ -14,10 +18,6 @@ from raftwood.loghub.controls import (
     ListProjects,
     UpdateProject,
 )
-from raftwood.loghub.errors import ProjectNotFound, QuotaExceeded
-from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.access import check_role
-from raftwood.loghub.settings import GatewaySettings
 from tests.kits.loghub.streams import gateway_kit
 from tests.kits.running import run
 
@@ -29,7 +29,7 @@ def test_a_key_may_do_what_its_role_in_a_project_says(tmp_path: Path) -> None:
             admin = await kit.admin()
             for name in ("p", "q"):
                 await gateway.control(admin, CreateProject(project=name))
-            writer = await gateway.access.create({"p": Role.WRITER})
+            writer = await gateway.access.create({"p": AccessRole.WRITER})
             with pytest.raises(PermissionDenied, match="admin"):
                 await gateway.control(writer, CreateLogstore(project="p", logstore="s"))
             await gateway.control(admin, CreateLogstore(project="p", logstore="s"))
@@ -39,7 +39,7 @@ def test_a_key_may_do_what_its_role_in_a_project_says(tmp_path: Path) -> None:
             listed = await gateway.control(writer, ListProjects())
             assert [each.name for each in listed.projects] == ["p"]
             assert (await gateway.control(admin, ListProjects())).total == 2
-            local = await gateway.access.create({"r": Role.ADMIN})
+            local = await gateway.access.create({"r": AccessRole.ADMIN})
             for control in (CreateProject(project="r"), DeleteProject(project="p")):
                 with pytest.raises((PermissionDenied, ProjectNotFound)):
                     await gateway.control(local, control)
@@ -51,13 +51,13 @@ def test_roles_everywhere_and_in_one_project_add_up(tmp_path: Path) -> None:
     async def body() -> None:
         async with gateway_kit(tmp_path) as kit:
             gateway = await kit.gateway()
-            key = await gateway.access.create({"*": Role.READER, "p": Role.WRITER})
-            check_role(key, "p", Role.WRITER)
-            check_role(key, "q", Role.READER)
+            key = await gateway.access.create({"*": AccessRole.READER, "p": AccessRole.WRITER})
+            check_role(key, "p", AccessRole.WRITER)
+            check_role(key, "q", AccessRole.READER)
             with pytest.raises(PermissionDenied):
-                check_role(key, "q", Role.WRITER)
+                check_role(key, "q", AccessRole.WRITER)
             with pytest.raises(InvalidName):
-                await gateway.access.create({"../p": Role.READER})
+                await gateway.access.create({"../p": AccessRole.READER})
 
     run(body())
 
@@ -113,6 +113,6 @@ def test_what_came_before_there_was_a_quota_is_not_owed(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_printed_keeps_its_secret() -> None:
-    key = AccessKey(id="RWX", secret="hush", roles={"p": Role.READER}, created_s=0)
+    key = AccessKey(id="RWX", secret="hush", roles={"p": AccessRole.READER}, created_s=0)
     assert "hush" not in f"{key} {key!r}"
     assert "RWX" in repr(key)

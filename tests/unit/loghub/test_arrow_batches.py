@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftwood.base.errors import InvalidInput, TooLarge
-from raftwood.loghub import log_group_columns
+from raftwood.loghub import arrow_columns
 from raftwood.loghub.arrow_batches import (
     arrow_to_log_groups,
     log_group_to_arrow,
     read_arrow_stream,
     write_arrow_stream,
 )
+from raftwood.loghub.arrow_columns import _by_protobuf, columns_of
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.log_group_columns import _by_protobuf, columns_of
 from raftwood.loghub.log_groups import LogGroup
 
 
@@ -359,7 +359,7 @@ def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_fast_way_is_the_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_group_columns, "_by_protobuf", None)
+    monkeypatch.setattr(arrow_columns, "_by_protobuf", None)
     mixed = _group((100, {b"a": b"1", b"b": b"2"}), (101, {b"b": b"2"}), (102, {b"c": b"3"}))
     assert columns_of(mixed).values[b"b"].to_pylist() == [b"2", b"2", None]
 
@@ -367,7 +367,7 @@ def test_the_fast_way_is_the_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) 
 def test_records_are_found_wherever_fields_stand_between_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_group_columns, "_by_protobuf", None)
+    monkeypatch.setattr(arrow_columns, "_by_protobuf", None)
     topic, source = b"\x1a\x03web", b"\x22\x05first"
     long = _group((101, {b"a": b"x" * 300}))
     joined = topic + source + _group((100, {b"a": b"1"})) + topic + long + long + source

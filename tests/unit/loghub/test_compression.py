@@ -4,9 +4,9 @@ import lz4.block
 import pytest
 import zstandard
 
-from raftwood.base.codecs import Codec, compress
+from raftwood.base.compression import Codec, compress
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.compression import decompress
+from raftwood.loghub.batches import decompress
 from raftwood.loghub.errors import BatchTooLarge
 
 

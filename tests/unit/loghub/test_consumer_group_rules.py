@@ -4,19 +4,19 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from raftwood.loghub.consumer_group_rules import (
+from raftwood.loghub.model import Logstore
+from raftwood.loghub.server.consumer_group_rules import (
     NOBODY,
-    Facts,
+    GroupFacts,
+    GroupShardState,
     ShardFacts,
-    ShardState,
-    Tenure,
+    ShardTenure,
     after_heartbeat,
     facts_of,
     shard_state,
     told,
 )
-from raftwood.loghub.model import Logstore
-from raftwood.loghub.shard_rules import (
+from raftwood.loghub.shards import (
     begin_delete,
     begin_split,
     finish_creation,
@@ -31,16 +31,16 @@ FLAT: Ranges = {0: ("0", "4"), 1: ("4", "8"), 2: ("8", "c"), 3: ("c", "f")}
 
 def facts(
     *alive: str, ranges: Ranges = FLAT, over: Collection[int] = (), is_ordered: bool = False
-) -> Facts:
+) -> GroupFacts:
     shards = {
         number: ShardFacts(number, begin, end, number in over)
         for number, (begin, end) in ranges.items()
     }
-    return Facts(shards, frozenset(), frozenset(alive), is_ordered)
+    return GroupFacts(shards, frozenset(), frozenset(alive), is_ordered)
 
 
-def held_by(**shards: Collection[int]) -> dict[int, Tenure]:
-    return {number: Tenure(name, name) for name, held in shards.items() for number in held}
+def held_by(**shards: Collection[int]) -> dict[int, ShardTenure]:
+    return {number: ShardTenure(name, name) for name, held in shards.items() for number in held}
 
 
 def test_the_first_consumer_has_all_and_the_second_a_half() -> None:
@@ -53,34 +53,34 @@ def test_the_first_consumer_has_all_and_the_second_a_half() -> None:
 
 
 def test_a_shard_in_transfer_goes_back_if_its_heir_dies() -> None:
-    moving = {**held_by(a=[0, 1], b=[2]), 3: Tenure("a", "b")}
+    moving = {**held_by(a=[0, 1], b=[2]), 3: ShardTenure("a", "b")}
     after = after_heartbeat(moving, consumer="a", held=[0, 1, 3], facts=facts("a"))
     assert told(after, "a") == [0, 1, 2, 3]
 
 
 def test_a_shard_in_transfer_goes_on_if_its_holder_dies() -> None:
-    moving = {**held_by(a=[0], b=[1, 2]), 3: Tenure("a", "b")}
+    moving = {**held_by(a=[0], b=[1, 2]), 3: ShardTenure("a", "b")}
     after = after_heartbeat(moving, consumer="b", held=[1, 2], facts=facts("b"))
     assert told(after, "b") == [0, 1, 2, 3]
 
 
 def test_a_shard_in_transfer_gets_another_heir_at_no_cost() -> None:
-    moving = {0: Tenure("a", "b"), **held_by(b=[1, 2, 3])}
+    moving = {0: ShardTenure("a", "b"), **held_by(b=[1, 2, 3])}
     after = after_heartbeat(moving, consumer="a", held=[0], facts=facts("a", "b"))
-    assert after[0] == Tenure("a", "a"), "its holder is the one that has too little"
+    assert after[0] == ShardTenure("a", "a"), "its holder is the one that has too little"
 
 
 def test_one_that_is_at_work_on_what_nobody_has_keeps_it() -> None:
     after = after_heartbeat(held_by(dead=[0, 1]), consumer="b", held=[3], facts=facts("a", "b"))
-    assert after[3] == Tenure("b", "b")
+    assert after[3] == ShardTenure("b", "b")
     assert (len(told(after, "a")), len(told(after, "b"))) == (2, 2)
 
 
 def test_what_is_over_is_drained_and_given_to_nobody() -> None:
     known = facts("a", "b", over=[0])
     after = after_heartbeat(held_by(a=[0, 1], b=[2, 3]), consumer="b", held=[2, 3], facts=known)
-    assert after[0] == Tenure("a", NOBODY)
-    assert shard_state(after, known.shards[0], known) is ShardState.OVER
+    assert after[0] == ShardTenure("a", NOBODY)
+    assert shard_state(after, known.shards[0], known) is GroupShardState.OVER
     ended = after_heartbeat(after, consumer="a", held=[1], facts=known)
     assert 0 not in ended
 
@@ -106,10 +106,12 @@ def test_children_wait_for_all_that_held_their_keys(
     known = facts("a", ranges=ranges, over=over, is_ordered=True)
     after = after_heartbeat({}, consumer="a", held=[], facts=known)
     states = {number: shard_state(after, each, known) for number, each in known.shards.items()}
-    assert [each for each, state in states.items() if state is ShardState.WAIT] == waiting
+    assert [each for each, state in states.items() if state is GroupShardState.WAIT] == waiting
     assert told(after, "a") == [each for each in ranges if each not in (*waiting, *over)]
     free = facts("a", ranges=ranges, over=over, is_ordered=False)
-    assert ShardState.WAIT not in [shard_state({}, each, free) for each in free.shards.values()]
+    assert GroupShardState.WAIT not in [
+        shard_state({}, each, free) for each in free.shards.values()
+    ]
 
 
 def test_a_view_that_is_behind_takes_nothing_away() -> None:
@@ -122,7 +124,7 @@ def test_a_view_that_is_behind_takes_nothing_away() -> None:
         assert known.gone == frozenset()
         is_known = view is after
         changed = after_heartbeat(tenures, consumer="b", held=[2], facts=known)
-        assert changed[1] == (Tenure("b", "b") if is_known else Tenure("a", "a"))
+        assert changed[1] == (ShardTenure("b", "b") if is_known else ShardTenure("a", "a"))
 
 
 def test_what_is_deleted_is_drained() -> None:
@@ -138,4 +140,4 @@ def test_what_is_deleted_is_drained() -> None:
         assert known.gone == {0}
         after = after_heartbeat(tenures, consumer="a", held=[0, 1, 2], facts=known)
         assert told(after, "a") == [1, 2]
-        assert after[0] == Tenure("a", NOBODY)
+        assert after[0] == ShardTenure("a", NOBODY)

@@ -9,8 +9,6 @@ import pytest
 
 from raftwood.base.environment import SystemClock
 from raftwood.base.errors import InvalidName
-from raftwood.loghub.controls import Checkpoint, ConsumerGroupView
-from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     ConsumerGroupExists,
     ConsumerGroupNotFound,
@@ -20,10 +18,12 @@ from raftwood.loghub.errors import (
     LogstoreNotFound,
     ShardNotFound,
 )
-from raftwood.loghub.server import consumer_groups, group_members
+from raftwood.loghub.server import consumer_groups
+from raftwood.loghub.server import consumer_groups as consumer_groups_module
 from raftwood.loghub.server.consumer_groups import ConsumerGroups
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.retention import Required
+from raftwood.loghub.server.retention import RequiredPosition
+from raftwood.loghub.wire import ConsumerGroupView, GroupCheckpoint, encode_cursor
 from tests.kits.loghub.streams import GatewayKit, gateway_kit, log_group
 
 Scenario = Callable[["Kit"], Awaitable[None]]
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_names_and_limits_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_groups, "GROUPS_MAX", 2)
-    monkeypatch.setattr(group_members, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(consumer_groups_module, "MEMBERS_MAX", 2)
 
     async def scenario(kit: Kit) -> None:
         with pytest.raises(InvalidName):
@@ -271,7 +271,7 @@ def test_a_shard_that_was_never_read_has_an_empty_checkpoint(tmp_path: Path) -> 
     async def scenario(kit: Kit) -> None:
         await kit.create()
         fresh = [
-            Checkpoint(shard=number, checkpoint="", updated_us=0, consumer="")
+            GroupCheckpoint(shard=number, checkpoint="", updated_us=0, consumer="")
             for number in range(4)
         ]
         assert await kit.groups.checkpoints("p", "s", "g", shard=None) == fresh
@@ -343,9 +343,15 @@ def test_retention_learns_what_the_slowest_group_needs(tmp_path: Path) -> None:
         assert await required("p", "s") == {}
         await kit.create("g")
         await kit.check(0, 7)
-        assert await required("p", "s") == {0: Required(7, "g"), 1: Required(0, "g")}
+        assert await required("p", "s") == {
+            0: RequiredPosition(7, "g"),
+            1: RequiredPosition(0, "g"),
+        }
         await kit.create("h")
-        assert await required("p", "s") == {0: Required(0, "h"), 1: Required(0, "g")}
+        assert await required("p", "s") == {
+            0: RequiredPosition(0, "h"),
+            1: RequiredPosition(0, "g"),
+        }
         await kit.groups.set_checkpoint(
             *("p", "s", "h"),
             shard=0,
@@ -353,9 +359,9 @@ def test_retention_learns_what_the_slowest_group_needs(tmp_path: Path) -> None:
             consumer="",
             is_forced=True,
         )
-        assert (await required("p", "s"))[0] == Required(5, "h")
+        assert (await required("p", "s"))[0] == RequiredPosition(5, "h")
         await kit.groups.delete("p", "s", "h")
-        assert (await required("p", "s"))[0] == Required(7, "g")
+        assert (await required("p", "s"))[0] == RequiredPosition(7, "g")
 
     run(tmp_path, scenario, shards=2)
 
@@ -475,7 +481,7 @@ def test_a_shard_that_is_over_is_needed_by_nobody(tmp_path: Path) -> None:
         await kit.first.streams.split("p", "s", 0)
         assert 0 not in await kit.beat("a")
         required = await kit.groups.required_positions("p", "s")
-        assert required[0] == Required(await kit.end(0), "g")
-        assert required[1] == Required(0, "g")
+        assert required[0] == RequiredPosition(await kit.end(0), "g")
+        assert required[1] == RequiredPosition(0, "g")
 
     run(tmp_path, scenario)

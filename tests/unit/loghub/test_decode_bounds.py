@@ -31,15 +31,19 @@ from raftwood.loghub.log_groups import LogGroup
 from raftwood.loghub.server.sls import bodies
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
-    fluent_messages,
+    fluent_forward,
     json_lines,
     loki,
     otlp,
     records,
 )
-from raftwood.loghub.server.ways_in.putting import gathered
-from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section, encode_record
-from raftwood.net.turns import TurnLimits, Turns
+from raftwood.loghub.server.ways_in.records import (
+    SLICE_RECORDS,
+    RecordSection,
+    encode_record,
+    gathered,
+)
+from raftwood.net.listeners import FairScheduler, TurnLimits
 from tests.kits.loghub.ways_in import NOW_NS
 from tests.kits.running import run
 
@@ -85,7 +89,7 @@ def lines(body: bytes) -> object:
 
 def bulk(body: bytes) -> object:
     (item,) = elasticsearch.decode(b'{"create":{}}\n' + body, index="i", received_ns=NOW_NS)
-    assert isinstance(item, elasticsearch.Item)
+    assert isinstance(item, elasticsearch.BulkItem)
     if item.status == 413:
         raise BatchTooLarge(item.reason)
     return item
@@ -108,7 +112,7 @@ def loki_protobuf(body: bytes) -> object:
 
 
 def fluent(body: bytes) -> object:
-    decoded = fluent_messages.decode_message(body, received_ns=NOW_NS, bytes_max=16 * MB)
+    decoded = fluent_forward.decode_message(body, received_ns=NOW_NS, bytes_max=16 * MB)
     found = list(decoded.sections)
     # Left out, for a chunk that is refused comes again.
     if decoded.too_large == 1 and not any(each.records for each in found):
@@ -118,7 +122,7 @@ def fluent(body: bytes) -> object:
 
 def log_group(body: bytes) -> object:
     async def main() -> int:
-        return await bodies._log_records(body, Turns(), DecodeBounds())
+        return await bodies._log_records(body, FairScheduler(), DecodeBounds())
 
     return run(main())
 
@@ -296,7 +300,7 @@ def test_what_lies_deep_in_protobuf_counts() -> None:
 RECORD = b'{"message":"%s","n":1}' % (b"x" * 3_000)
 
 
-def many_records() -> dict[str, Iterable[Section]]:
+def many_records() -> dict[str, Iterable[RecordSection]]:
     request = ExportLogsServiceRequest()
     scope = request.resource_logs.add().scope_logs.add()
     for _ in range(1_000):
@@ -319,10 +323,10 @@ def many_records() -> dict[str, Iterable[Section]]:
         "loki json": loki.decode_json(
             entries(b",".join([b'["1","%s"]' % (b"x" * 3_000)] * 1_000)), received_ns=NOW_NS
         ),
-        "packed forward": fluent_messages.decode_message(
+        "packed forward": fluent_forward.decode_message(
             chunk, received_ns=NOW_NS, bytes_max=16 * MB
         ).sections,
-        "forward": fluent_messages.decode_message(
+        "forward": fluent_forward.decode_message(
             forwarded, received_ns=NOW_NS, bytes_max=16 * MB
         ).sections,
     }
@@ -342,7 +346,7 @@ def test_tags_that_records_do_not_share_cannot_make_gigabytes(
 ) -> None:
     monkeypatch.setattr(records, "PACKED_BYTES_MAX", 100_000)
     record = encode_record(NOW_NS, [])
-    sections = [Section({b"tag": b"%d" % each * 1_000}, [record] * 100) for each in range(2)]
+    sections = [RecordSection({b"tag": b"%d" % each * 1_000}, [record] * 100) for each in range(2)]
     with pytest.raises(BatchTooLarge, match="tags"):
         list(records.pack(sections, bytes_max=MB))
 
@@ -353,12 +357,12 @@ def test_events_of_many_values_have_a_turn_each(values: int, is_packed: bool) ->
     events = msgpack.packb([1, {"a": [0] * values}]) * 20
     packed = gzip.compress(events, mtime=0) if is_packed else events
     options = {"compressed": "gzip"} if is_packed else {}
-    decoded = fluent_messages.decode_message(
+    decoded = fluent_forward.decode_message(
         msgpack.packb(["tag", packed, options]), received_ns=NOW_NS, bytes_max=16 * MB
     )
     turns = 0
 
-    async def main() -> list[Section]:
+    async def main() -> list[RecordSection]:
         async def count_turns() -> None:
             nonlocal turns
             while True:
@@ -367,7 +371,7 @@ def test_events_of_many_values_have_a_turn_each(values: int, is_packed: bool) ->
 
         counting = asyncio.create_task(count_turns())
         # Of which at the most one goes on at once, and the other waits.
-        found = await gathered(decoded.sections, Turns(TurnLimits(pieces_max=2)))
+        found = await gathered(decoded.sections, FairScheduler(TurnLimits(pieces_max=2)))
         counting.cancel()
         await asyncio.wait([counting])
         return found

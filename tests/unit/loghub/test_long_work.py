@@ -10,9 +10,9 @@ import zstandard
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.server.http.content import unpacked_in_turns
+from raftwood.loghub.server.content_encoding import unpacked_in_turns
 from raftwood.loghub.server.long_work import ON_LOOP_BYTES_MAX
-from raftwood.net.turns import Turns
+from raftwood.net.listeners import FairScheduler
 from tests.kits.loghub.long_work import CountedWork, count_long_work
 from tests.kits.loghub.sls import put, raw_group, stream
 from tests.kits.running import run
@@ -46,10 +46,13 @@ def test_zstd_above_a_size_is_unpacked_beside_the_loop(
 ) -> None:
     async def main() -> None:
         work = CountedWork()
-        assert await unpacked_in_turns(packed, "zstd", Turns(), work, bytes_max=bytes_max) == raw
+        assert (
+            await unpacked_in_turns(packed, "zstd", FairScheduler(), work, bytes_max=bytes_max)
+            == raw
+        )
         assert work.count == count
         with pytest.raises(BatchTooLarge):
-            await unpacked_in_turns(packed, "zstd", Turns(), work, bytes_max=len(raw) - 1)
+            await unpacked_in_turns(packed, "zstd", FairScheduler(), work, bytes_max=len(raw) - 1)
 
     run(main())
 

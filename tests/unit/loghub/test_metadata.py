@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftwood.base.errors import Unavailable
-from raftwood.base.seams import Change, MetaStore
+from raftwood.base.seams import KeyChange, MetaStore
 from raftwood.loghub.model import Project
 from raftwood.loghub.server import metadata as metadata_module
 from raftwood.loghub.server.metadata import PROJECTS, Metadata, project_key
@@ -73,7 +73,9 @@ class Away:
             raise Unavailable("away")
         return await self._store.range(**options)
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
         watching = self._store.watch(prefix, after_version=after_version)
         while True:
             following = asyncio.ensure_future(anext(watching))

@@ -4,23 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.loghub.controls import LogstoreOptions
-from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.loghub.model import ShardStatus
-from raftwood.loghub.retention_rules import (
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.retention import (
     MARKS_MAX,
+    TURN_KEY,
     Heat,
-    Marks,
+    RetentionMarks,
     freeable,
     hottest,
     position_of_bytes,
     with_mark,
     without_freed,
 )
-from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.retention import TURN_KEY
 from raftwood.loghub.settings import LogHubSettings
+from raftwood.loghub.wire import LogstoreOptions, encode_cursor
 from tests.kits.loghub.streams import gateway_kit, log_group
 from tests.kits.running import run
 from tests.unit.loghub.test_streams import read_all
@@ -382,7 +381,7 @@ def test_of_many_ages_none_is_freed_too_early(tmp_path: Path, days: float) -> No
 
 
 def test_marks_stay_bounded_and_never_free_too_much() -> None:
-    marks, appended = Marks(), 0
+    marks, appended = RetentionMarks(), 0
     for number in range(1000):
         appended += 100
         marks = with_mark(marks, position=number, appended_bytes=appended, limit=10_000)

@@ -7,24 +7,22 @@ from itertools import pairwise
 import pytest
 
 from raftwood.loghub.errors import InvalidParameter, ShardNotFound, ShardReadonly
-from raftwood.loghub.key_ranges import (
+from raftwood.loghub.model import KEY_END, KEY_FIRST, SHARDS_MAX, Logstore, ShardStatus
+from raftwood.loghub.shards import (
+    begin_delete,
+    begin_merge,
+    begin_split,
     checked_key,
     contains,
     covers_all,
     even_ranges,
-    hash_key,
-    middle,
-)
-from raftwood.loghub.model import KEY_END, KEY_FIRST, SHARDS_MAX, Logstore, ShardStatus
-from raftwood.loghub.shard_rules import (
-    begin_delete,
-    begin_merge,
-    begin_split,
     finish_creation,
     finish_delete,
     finish_hand_overs,
+    hash_key,
     is_settled,
     lineage_of_key,
+    middle,
     shard_of_key,
     visible_shard,
     with_first_shards,

@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from raftwood.base.errors import InvalidName
 from raftwood.base.position import Position
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import LogstoreOptions, TruncateShard
-from raftwood.loghub.cursors import encode_cursor
 from raftwood.loghub.errors import (
     BatchTooLarge,
     InvalidCursor,
@@ -23,12 +21,18 @@ from raftwood.loghub.errors import (
     ShardNotFound,
     ShardReadonly,
 )
-from raftwood.loghub.key_ranges import covers_all, hash_key
 from raftwood.loghub.model import KEY_FIRST, Logstore, ShardStatus
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.metadata import logstore_key
 from raftwood.loghub.server.streams import PULL_BATCHES_MAX
-from raftwood.loghub.wire import decode_pulled, encode_pulled
+from raftwood.loghub.shards import covers_all, hash_key
+from raftwood.loghub.wire import (
+    LogstoreOptions,
+    TruncateShard,
+    decode_pulled,
+    encode_cursor,
+    encode_pulled,
+)
 from tests.kits.loghub.streams import gateway_kit, log_group, values_of
 from tests.kits.running import run
 

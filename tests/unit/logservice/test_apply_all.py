@@ -8,7 +8,7 @@ import pytest
 
 from raftwood.base.errors import Conflict, InvalidInput, RaftwoodError
 from raftwood.logservice.errors import NotLeaseholder
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_rules import LogShardState
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
 from raftwood.logservice.records import (
     HEAD,
@@ -16,20 +16,18 @@ from raftwood.logservice.records import (
     SEALED,
     VERSION,
     RecordKind,
-    UpdateKind,
-    encode_update,
-    encode_user_entry,
-)
-from raftwood.logservice.restoring import (
     RestoreBegin,
     RestoreFinish,
+    UpdateKind,
     encode_begin,
     encode_finish,
     encode_restored,
+    encode_update,
+    encode_user_entry,
 )
-from raftwood.logservice.server.shard_reading import kind_of
+from raftwood.logservice.server.shard_service import kind_of
 from raftwood.raft.core import EntryKind
-from raftwood.raft.host.runs import LogEntry
+from raftwood.raft.entry_format import LogEntry
 from raftwood.raft.state_machine import ExtraFiles
 
 U64_MAX = (1 << 64) - 1
@@ -45,7 +43,7 @@ class _Command(msgspec.Struct):
     payload: bytes
 
 
-def _snapshot(state: LogState) -> bytes:
+def _snapshot(state: LogShardState) -> bytes:
     machine = LogStateMachine()
     machine.state = state
     return b"".join(machine.save_snapshot(_Files(), lambda: False))
@@ -104,7 +102,7 @@ def _payload(random_source: random.Random) -> bytes:
     return HEAD.pack(version, flags, bytes(16), number, kind_number, 0) + b"?"
 
 
-def _kinds(state: LogState, commands: list[_Command]) -> dict[int, RecordKind]:
+def _kinds(state: LogShardState, commands: list[_Command]) -> dict[int, RecordKind]:
     """What a reader sees, by index."""
     kinds = {}
     for command in commands:
@@ -118,7 +116,7 @@ def _kinds(state: LogState, commands: list[_Command]) -> dict[int, RecordKind]:
 @pytest.mark.parametrize("seed", range(100))
 def test_batches_of_any_size_come_to_the_same_and_only_what_was_taken_is_shown(seed: int) -> None:
     random_source = random.Random(seed)
-    one, many = LogState(), LogState()
+    one, many = LogShardState(), LogShardState()
     commands: list[_Command] = []
     results: list[int | RaftwoodError] = []
     index = 3
@@ -148,7 +146,7 @@ def test_batches_of_any_size_come_to_the_same_and_only_what_was_taken_is_shown(s
             assert (kind is RecordKind.USER) == (is_user and is_record)
 
 
-def _restored_shard(state: LogState, index: int, lsns: range) -> int:
+def _restored_shard(state: LogShardState, index: int, lsns: range) -> int:
     """Restore records at LSNs; the last index."""
     begin = encode_begin(RestoreBegin(7, truncated_lsn=0, required_lsn=0, tso=1, holder=0))
     payloads = [begin]
@@ -162,7 +160,7 @@ def _restored_shard(state: LogState, index: int, lsns: range) -> int:
 
 
 def test_appends_to_a_restored_shard_go_on_with_its_lsns() -> None:
-    state = LogState()
+    state = LogShardState()
     index = _restored_shard(state, 3, range(1000, 1010))
     for sequence in range(1, 5):
         entry = encode_user_entry(b"new", holder=0, producer=b"p" * 16, sequence=sequence)
@@ -171,7 +169,7 @@ def test_appends_to_a_restored_shard_go_on_with_its_lsns() -> None:
 
 
 def test_a_batch_of_a_restore_that_comes_late_is_no_record() -> None:
-    state = LogState()
+    state = LogShardState()
     index = _restored_shard(state, 3, range(1000, 1010)) + 1
     late = encode_restored(bytes(12) + b"again", 1005)
     (result,) = state.apply_all([_Command(index, late)])
@@ -181,7 +179,7 @@ def test_a_batch_of_a_restore_that_comes_late_is_no_record() -> None:
 
 
 def test_what_was_refused_before_a_restore_hides_no_restored_record() -> None:
-    state = LogState()
+    state = LogShardState()
     gap = encode_user_entry(b"early", holder=0, producer=b"p" * 16, sequence=9)
     state.apply_all([_Command(5, gap)])
     _restored_shard(state, 5, range(1, 11))
@@ -189,7 +187,7 @@ def test_what_was_refused_before_a_restore_hides_no_restored_record() -> None:
 
 
 def test_nobody_appends_to_a_sealed_log_not_even_under_the_lease_that_sealed_it() -> None:
-    state = LogState()
+    state = LogShardState()
 
     def append(index: int, sequence: int, holder: int) -> int | RaftwoodError:
         entry = encode_user_entry(b"1234", holder=holder, producer=b"p" * 16, sequence=sequence)
@@ -206,7 +204,7 @@ def test_nobody_appends_to_a_sealed_log_not_even_under_the_lease_that_sealed_it(
 
 
 def test_a_snapshot_from_before_bytes_were_counted_is_read() -> None:
-    state = LogState()
+    state = LogShardState()
     state.apply_all([_Command(1, encode_update(UpdateKind.TSO, 5))])
     data = bytearray(_snapshot(state))
     assert data[4] == 3

@@ -25,11 +25,16 @@ from raftwood.base.files import (
     perform,
 )
 from raftwood.logservice.client import backup as backup_module
-from raftwood.logservice.client import restore as restore_module
-from raftwood.logservice.client.backup import back_up
-from raftwood.logservice.client.backup_format import MANIFEST, Manifest, sealed
+from raftwood.logservice.client import backup as restore_module
+from raftwood.logservice.client.backup import (
+    MANIFEST,
+    LogBackupManifest,
+    back_up,
+    check_backup,
+    restore,
+    sealed,
+)
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.restore import check_backup, restore
 from raftwood.logservice.errors import LsnTruncated, NotLeaseholder
 from raftwood.logservice.hakeeper.commands import AddShard
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -74,7 +79,7 @@ class Backups:
         return shard
 
     async def restore(
-        self, shard: int, manifest: Manifest, folder: str = FOLDER, **options: Any
+        self, shard: int, manifest: LogBackupManifest, folder: str = FOLDER, **options: Any
     ) -> None:
         stores = Stores(
             self.cluster.environment, CLIENT, {store: address(store) for store in (1, 2, 3)}

@@ -6,7 +6,7 @@ import pytest
 
 from raftwood.base.errors import ConnectionLost
 from raftwood.base.files import Buffer
-from raftwood.logservice.client.log_client import AsyncLogClient, LogRecord
+from raftwood.logservice.client.log_client import AsyncLogClient, RecordBuffer
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
@@ -15,7 +15,7 @@ class WatchedClient(AsyncLogClient):
 
     futures: "list[asyncio.Future[int]]"
 
-    def append_soon(self, record: LogRecord | Buffer) -> "asyncio.Future[int]":
+    def append_soon(self, record: RecordBuffer | Buffer) -> "asyncio.Future[int]":
         self.futures.append(super().append_soon(record))
         return self.futures[-1]
 

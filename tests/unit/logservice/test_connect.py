@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.base.errors import DiskFull, RaftwoodError
-from raftwood.raft.host.host import Host
+from raftwood.raft.node_host import NodeHost
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
@@ -30,7 +30,7 @@ def test_a_shard_that_takes_no_write_is_connected_to_for_reading_alone(
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1, 2, 3)
         await cluster.wait_for_leader(1)
-        monkeypatch.setattr(Host, "propose", refuse)
+        monkeypatch.setattr(NodeHost, "propose", refuse)
         with pytest.raises(RaftwoodError):
             await cluster.client(timeout_ms=3_000)
         reader = await cluster.client(is_read_only=True)

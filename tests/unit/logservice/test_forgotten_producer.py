@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from raftwood.logservice import producers
+from raftwood.logservice import log_rules
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
 def test_a_client_that_was_forgotten_while_it_was_idle_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(log_rules, "PRODUCERS_MAX", 2)
 
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1, 2, 3)

@@ -8,7 +8,7 @@ import pytest
 
 from raftwood.base.errors import NotLeader
 from raftwood.logservice.records import UpdateKind, encode_user_entry
-from raftwood.logservice.server.forwarding import Forwarder
+from raftwood.logservice.server.forwarder import Forwarder
 from raftwood.logservice.wire import (
     APPEND,
     INFO,

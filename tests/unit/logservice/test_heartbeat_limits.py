@@ -3,14 +3,14 @@
 import msgspec
 
 from raftwood.logservice.hakeeper.commands import ALARMS_MAX, TEXT_MAX, HearStore, check_command
-from raftwood.logservice.hakeeper.reports import StoreHeartbeat
-from raftwood.logservice.server.heartbeats import told_alarms
+from raftwood.logservice.hakeeper.messages import StoreHeartbeat
+from raftwood.logservice.server.heartbeats import limited_alarms
 from tests.kits.logservice.log_cluster import KEEPER, SERVICE, LogCluster, run_log_cluster
 
 
 def test_no_more_and_no_longer_alarms_are_told_than_hakeeper_takes() -> None:
     for count in (0, 1, ALARMS_MAX, ALARMS_MAX + 1, 5_000):
-        told = told_alarms(["x" * 5_000] * count)
+        told = limited_alarms(["x" * 5_000] * count)
         check_command(HearStore(StoreHeartbeat(1, "a:1", "", "i", "0", alarms=told)))
         assert len(told) == min(count, ALARMS_MAX)
     assert told[0] == "x" * TEXT_MAX

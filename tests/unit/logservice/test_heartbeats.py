@@ -3,10 +3,9 @@
 import pytest
 
 from raftwood.base.errors import DeadlineExceeded
-from raftwood.logservice.hakeeper.orders import Orders
-from raftwood.logservice.hakeeper.reports import StoreHeartbeat
+from raftwood.logservice.hakeeper.messages import Orders, StoreHeartbeat
 from raftwood.logservice.server.heartbeats import UNANSWERED_TOLD, Heartbeats
-from raftwood.raft.host.status import GroupStatus
+from raftwood.raft.node_host import GroupStatus
 from tests.kits.running import run
 
 STATUS = GroupStatus(

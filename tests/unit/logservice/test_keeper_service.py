@@ -5,17 +5,17 @@ import pytest
 from raftwood.base.errors import InvalidInput
 from raftwood.logservice.hakeeper.commands import (
     AddGuests,
-    Command,
     HearStore,
+    KeeperCommand,
+    KeeperTick,
     Schedule,
     SetInitialCluster,
-    Tick,
 )
-from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, StoreHeartbeat
+from raftwood.logservice.hakeeper.messages import GUESTS_FIRST, StoreHeartbeat
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
-INNER: list[Command] = [
-    Tick(1, 1),
+INNER: list[KeeperCommand] = [
+    KeeperTick(1, 1),
     Schedule((1 << 63) - 1, 5, ()),
     HearStore(StoreHeartbeat(1, "elsewhere:1", "", "another", "0")),
     SetInitialCluster(1, 0, 1, 1, {9: "s9:1"}),

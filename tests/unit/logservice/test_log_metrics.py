@@ -6,10 +6,15 @@ import re
 import msgspec
 import pytest
 
-from raftwood.logservice.hakeeper.reports import ReplicaReport
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import Phase, ShardState, State, StoreState
-from raftwood.logservice.server.keeper_metrics import shards_by_state, stores_by_state
+from raftwood.logservice.hakeeper.messages import ShardReplicaReport
+from raftwood.logservice.hakeeper.state import (
+    ClusterPhase,
+    KeeperShardState,
+    KeeperState,
+    StoreState,
+)
+from raftwood.logservice.server.metrics import shards_by_state, stores_by_state
+from raftwood.logservice.settings import HaKeeperSettings
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 
 _SERIES = re.compile(r"^raftwood_(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -84,8 +89,8 @@ def test_hakeeper_is_told_of_by_its_leader_alone() -> None:
         await asyncio.sleep(10)
         leader = cluster.leader(0)
         found = figures(cluster, leader)
-        assert found["hakeeper_state", Phase.RUNNING.value] == 1
-        assert sum(found["hakeeper_state", phase.value] for phase in Phase) == 1
+        assert found["hakeeper_state", ClusterPhase.RUNNING.value] == 1
+        assert sum(found["hakeeper_state", phase.value] for phase in ClusterPhase) == 1
         states = ("up", "down", "draining")
         assert [found["hakeeper_stores", each] for each in states] == [3, 0, 0]
         states = ("healthy", "degraded", "leaderless")
@@ -120,7 +125,7 @@ SETTINGS = HaKeeperSettings(store_down_ticks=10)
 
 
 def store(heard_tick: int, *, is_draining: bool = False) -> StoreState:
-    report = ReplicaReport(
+    report = ShardReplicaReport(
         shard=1, epoch=3, voters=(1, 2, 3), learners=(), leader=1, term=2, applied=9
     )
     return StoreState("", "", "", "", heard_tick, {1: report}, is_draining=is_draining)
@@ -137,8 +142,10 @@ def store(heard_tick: int, *, is_draining: bool = False) -> StoreState:
 def test_stores_and_shards_are_counted_by_state(
     heard: tuple[int, int, int], stores: tuple[int, ...], shards: tuple[int, ...]
 ) -> None:
-    shard = ShardState("a", 3, 0, 1, epoch=3, voters=(1, 2, 3), leader=1, term=2, leader_tick=100)
-    state = State(
+    shard = KeeperShardState(
+        "a", 3, 0, 1, epoch=3, voters=(1, 2, 3), leader=1, term=2, leader_tick=100
+    )
+    state = KeeperState(
         tick=100,
         stores={1: store(heard[0]), 2: store(heard[1]), 3: store(heard[2], is_draining=True)},
         shards={1: shard},

@@ -18,7 +18,8 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.logservice import log_rules, producers
+from raftwood.logservice import log_rules
+from raftwood.logservice import log_rules as log_rules_module
 from raftwood.logservice.errors import (
     LeaseTooOld,
     LsnPastEnd,
@@ -26,9 +27,8 @@ from raftwood.logservice.errors import (
     NotLeaseholder,
     SequenceGap,
 )
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_rules import PRODUCERS_MAX, WINDOW, LogShardState
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
-from raftwood.logservice.producers import PRODUCERS_MAX, WINDOW
 from raftwood.logservice.records import (
     DATA_OFFSET,
     HEAD,
@@ -37,21 +37,19 @@ from raftwood.logservice.records import (
     RESTORED,
     SEALED,
     RecordKind,
-    UpdateKind,
-    encode_update,
-    encode_user_entry,
-)
-from raftwood.logservice.restoring import (
     RestoreBegin,
     RestoreFinish,
+    UpdateKind,
     encode_begin,
     encode_finish,
     encode_restored,
+    encode_update,
+    encode_user_entry,
 )
-from raftwood.logservice.server.shard_reading import kind_of
+from raftwood.logservice.server.shard_service import kind_of
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host.runs import LogEntry
-from raftwood.raft.state_machine import Command
+from raftwood.raft.entry_format import LogEntry
+from raftwood.raft.state_machine import CommittedCommand
 from tests.kits.logservice.naive_log import NaiveLog
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -65,12 +63,12 @@ def update(kind: UpdateKind, number: int) -> bytes:
     return encode_update(kind, number)
 
 
-def is_shown(state: LogState, index: int, payload: bytes) -> bool:
+def is_shown(state: LogShardState, index: int, payload: bytes) -> bool:
     kind = kind_of(state, LogEntry(index, 1, EntryKind.NORMAL, payload))
     return kind is RecordKind.USER
 
 
-def taken(data: bytes) -> LogState:
+def taken(data: bytes) -> LogShardState:
     return restored(data)
 
 
@@ -82,7 +80,7 @@ def saved(machine: LogStateMachine) -> bytes:
 
 
 def test_the_lease_is_decided_when_an_entry_is_applied_and_a_refused_one_is_a_hole() -> None:
-    state = LogState()
+    state = LogShardState()
     assert state.apply(1, user(holder=7)) == 1  # nobody holds it: anyone may write
     assert state.apply(2, update(UpdateKind.LEASEHOLDER, 8)) == 8
     refused = user(holder=7)
@@ -96,7 +94,7 @@ def test_the_lease_is_decided_when_an_entry_is_applied_and_a_refused_one_is_a_ho
 
 
 def test_only_a_larger_id_takes_the_lease_and_asking_twice_changes_nothing() -> None:
-    state = LogState()
+    state = LogShardState()
     assert state.apply(1, update(UpdateKind.LEASEHOLDER, 5)) == 5
     assert state.apply(2, update(UpdateKind.LEASEHOLDER, 5)) == 5
     for smaller in (0, 4):
@@ -108,7 +106,7 @@ def test_only_a_larger_id_takes_the_lease_and_asking_twice_changes_nothing() -> 
 
 def test_what_is_no_entry_of_this_program_is_never_shown_as_a_record() -> None:
     """The reader and the rules agree on what a record is: not on one byte of the kind alone."""
-    state = LogState()
+    state = LogShardState()
     good = user()
     newer = bytes([9]) + good[1:]
     strange = good[:DATA_OFFSET] + b"\x01" + good[DATA_OFFSET + 1 :]
@@ -120,7 +118,7 @@ def test_what_is_no_entry_of_this_program_is_never_shown_as_a_record() -> None:
 
 def test_a_record_that_is_restored_too_late_is_never_shown() -> None:
     """A repetition on its way while the restoring ended: its first copy is in the log already."""
-    state = LogState()
+    state = LogShardState()
     late = user(1, holder=0)
     late = late[:1] + bytes([RESTORED]) + late[2:]
     state.apply(1, user())
@@ -129,7 +127,7 @@ def test_a_record_that_is_restored_too_late_is_never_shown() -> None:
 
 
 def test_what_was_refused_before_a_restore_hides_nothing_that_is_restored() -> None:
-    state = LogState()
+    state = LogShardState()
     assert isinstance(state.apply(5, user(2, name=ONE)), SequenceGap)
     state.apply(6, encode_begin(RestoreBegin(9, 3, 0, 1, 0)))
     restored_entries = [encode_restored(user()[DATA_OFFSET:], lsn) for lsn in (4, 5, 6)]
@@ -143,7 +141,7 @@ def test_what_was_refused_before_a_restore_hides_nothing_that_is_restored() -> N
 
 
 def test_a_repetition_is_answered_with_the_first_place_and_is_a_hole() -> None:
-    state = LogState()
+    state = LogShardState()
     assert state.apply(4, user(1, name=ONE)) == 4
     assert state.apply(5, user(2, name=ONE)) == 5
     assert state.apply(9, user(1, name=ONE)) == 4
@@ -153,7 +151,7 @@ def test_a_repetition_is_answered_with_the_first_place_and_is_a_hole() -> None:
 
 
 def test_a_refused_record_stays_refused_when_it_is_repeated_under_a_new_lease() -> None:
-    state = LogState()
+    state = LogShardState()
     state.apply(1, update(UpdateKind.LEASEHOLDER, 2))
     assert isinstance(state.apply(2, user(1, name=ONE, holder=1)), NotLeaseholder)
     state.apply(3, update(UpdateKind.LEASEHOLDER, 3))
@@ -163,7 +161,7 @@ def test_a_refused_record_stays_refused_when_it_is_repeated_under_a_new_lease() 
 
 
 def test_an_ordered_producer_leaves_no_gap_and_another_may() -> None:
-    state = LogState()
+    state = LogShardState()
     answer = state.apply(1, user(2, name=ONE))
     assert isinstance(answer, SequenceGap)
     assert answer.due == 1
@@ -175,7 +173,7 @@ def test_an_ordered_producer_leaves_no_gap_and_another_may() -> None:
 
 
 def test_within_the_window_all_is_known_and_below_it_nothing() -> None:
-    state = LogState()
+    state = LogShardState()
     for sequence in range(1, WINDOW + 2):
         # Every other index is the raft group's own, so that no run is longer than one.
         assert state.apply(2 * sequence, user(sequence, name=ONE)) == 2 * sequence
@@ -187,7 +185,7 @@ def test_within_the_window_all_is_known_and_below_it_nothing() -> None:
 
 
 def test_the_producer_unused_for_longest_is_forgotten_first() -> None:
-    state = LogState()
+    state = LogShardState()
     names = [number.to_bytes(16, "big") for number in range(1, PRODUCERS_MAX + 1)]
     for index, name in enumerate(names, 1):
         state.apply(index, user(1, name=name))
@@ -202,7 +200,7 @@ def test_the_producer_unused_for_longest_is_forgotten_first() -> None:
 
 
 def test_truncation_is_inclusive_monotone_and_not_above_the_end() -> None:
-    state = LogState()
+    state = LogShardState()
     state.apply(10, user())
     assert state.apply(11, update(UpdateKind.TRUNCATE, 10)) == 10
     assert (state.first_lsn, state.freeable_index) == (11, 10)
@@ -214,7 +212,7 @@ def test_truncation_is_inclusive_monotone_and_not_above_the_end() -> None:
 
 
 def test_a_required_lsn_keeps_what_is_truncated_until_it_is_let_go() -> None:
-    state = LogState()
+    state = LogShardState()
     state.apply(50, user())
     assert state.apply(51, update(UpdateKind.REQUIRED, 20)) == 20
     state.apply(52, update(UpdateKind.TRUNCATE, 40))
@@ -227,7 +225,7 @@ def test_a_required_lsn_keeps_what_is_truncated_until_it_is_let_go() -> None:
 
 
 def test_holes_and_leases_are_forgotten_with_what_was_truncated() -> None:
-    state = LogState()
+    state = LogShardState()
     for lsn in range(1, 40, 2):
         state.apply(lsn, update(UpdateKind.LEASEHOLDER, lsn))
         state.apply(lsn + 1, user(holder=1 << 40))
@@ -238,7 +236,7 @@ def test_holes_and_leases_are_forgotten_with_what_was_truncated() -> None:
 
 
 def test_timestamps_are_handed_out_once_each() -> None:
-    state = LogState()
+    state = LogShardState()
     assert state.apply(1, update(UpdateKind.TSO, 5)) == 1
     assert state.apply(2, update(UpdateKind.TSO, 1)) == 6
     assert state.apply(3, update(UpdateKind.TSO, 1)) == 7
@@ -307,7 +305,7 @@ def _naive(log: NaiveLog, index: int, payload: bytes) -> int | str:
     return log.update(index, UpdateKind(kind), int.from_bytes(payload[HEAD.size :], "big"))
 
 
-def _applied(machine: LogStateMachine, commands: Sequence[Command]) -> list[int | str]:
+def _applied(machine: LogStateMachine, commands: Sequence[CommittedCommand]) -> list[int | str]:
     return [
         type(each).__name__ if isinstance(each, RaftwoodError) else each
         for each in machine.update(commands)
@@ -321,12 +319,12 @@ def test_all_answers_are_the_naive_ones_however_entries_are_cut_into_batches(
 ) -> None:
     small = {"WINDOW": 4, "PRODUCERS_MAX": 3}
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.multiple(producers, WINDOW=4, PRODUCERS_MAX=3))
+        patches.enter_context(mock.patch.multiple(log_rules_module, WINDOW=4, PRODUCERS_MAX=3))
         patches.enter_context(mock.patch.object(log_rules, "WINDOW", small["WINDOW"]))
         naive = NaiveLog(window=small["WINDOW"], producers_max=small["PRODUCERS_MAX"])
         one, cut = LogStateMachine(), LogStateMachine()
         index, expected = 0, []
-        commands: list[Command] = []
+        commands: list[CommittedCommand] = []
         for each in entries:
             index += each.skipped + 1
             commands.append(Entry(1, index, EntryKind.NORMAL, each.payload))

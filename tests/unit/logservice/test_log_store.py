@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from raftwood.logservice.errors import LsnPastEnd, LsnTruncated
-from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.state import ClusterPhase
 from raftwood.net.stores import Stores
-from raftwood.raft.remote.admin import RaftAdmin
+from raftwood.raft.admin import RaftAdmin
 from tests.kits.logservice.log_cluster import OPERATOR, LogCluster, address, run_log_cluster
 
 
@@ -31,9 +31,9 @@ def test_three_stores_set_themselves_up_and_keep_records() -> None:
         for _ in range(20):
             await asyncio.sleep(0.5)
             view = await operator.describe()
-            if view.phase is Phase.RUNNING:
+            if view.phase is ClusterPhase.RUNNING:
                 break
-        assert view.phase is Phase.RUNNING
+        assert view.phase is ClusterPhase.RUNNING
         await operator.close()
 
     run_log_cluster(scenario)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from raftwood.base.environment import Environment
-from raftwood.raft.host.recovering import recover_group
+from raftwood.raft.offline import recover_group
 from tests.kits.logservice.log_cluster import LogCluster, address, run_log_cluster
 
 

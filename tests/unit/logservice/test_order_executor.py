@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
-from raftwood.logservice.server.order_executor import OrderExecutor
-from raftwood.raft.host.host import Host
+from raftwood.logservice.hakeeper.messages import Order, OrderKind, Orders
+from raftwood.logservice.server.heartbeats import OrderExecutor
+from raftwood.raft.node_host import NodeHost
 
 
 class _SlowHost:
@@ -39,7 +39,7 @@ START = Order(2, OrderKind.START_REPLICA, 1, shard=7)
 def _run(*, is_kept: bool) -> list[str]:
     async def scenario() -> list[str]:
         host = _SlowHost()
-        executor = OrderExecutor(cast("Host", host), lambda _: cast("Any", None))
+        executor = OrderExecutor(cast("NodeHost", host), lambda _: cast("Any", None))
         executor.take(Orders(1, 1, (STOP, START)), ())
         await asyncio.sleep(0)
         told = executor.finished()

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from raftwood.logservice.server.pacing import REST_SHARE, Pacing
+from raftwood.logservice.server.heartbeats import REST_SHARE, Pacer
 from tests.kits.running import in_virtual_time
 
 
 def test_the_first_piece_is_due_at_once_and_the_next_a_period_later() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        pacing = Pacing(50)
+        pacing = Pacer(50)
         began = loop.time()
         assert await pacing.wait()
         assert loop.time() - began < 0.04
@@ -22,7 +22,7 @@ def test_the_first_piece_is_due_at_once_and_the_next_a_period_later() -> None:
 def test_who_asks_does_not_wait_for_the_period() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        pacing = Pacing(60_000)
+        pacing = Pacer(60_000)
         assert await pacing.wait()
         began = loop.time()
         loop.call_later(0.02, pacing.ask)
@@ -35,7 +35,7 @@ def test_who_asks_does_not_wait_for_the_period() -> None:
 def test_asking_does_not_put_the_period_off() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        pacing = Pacing(150)
+        pacing = Pacer(150)
         assert await pacing.wait()
         began = loop.time()
         asked = 0
@@ -53,7 +53,7 @@ def test_asking_does_not_put_the_period_off() -> None:
 def test_work_that_takes_long_is_not_done_all_the_time() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        pacing = Pacing(60_000)
+        pacing = Pacer(60_000)
         assert await pacing.wait()
         await asyncio.sleep(0.02)  # the work
         ended = loop.time()

@@ -4,13 +4,12 @@ import random
 
 import pytest
 
-from raftwood.logservice import producers as module
-from raftwood.logservice.log_rules import LogState
-from raftwood.logservice.producers import Producers
+from raftwood.logservice import log_rules as module
+from raftwood.logservice.log_rules import LogShardState, ShardProducers
 from raftwood.logservice.records import encode_user_entry
 
 
-def _counted(producers: Producers) -> int:
+def _counted(producers: ShardProducers) -> int:
     return sum(len(producer.runs) for _, producer in producers.items())
 
 
@@ -20,7 +19,7 @@ def test_runs_are_counted_as_they_come_and_go(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "PRODUCERS_MAX", 6)
     monkeypatch.setattr(module, "RUNS_MAX", 30)
     random_source = random.Random(seed)
-    state = LogState()
+    state = LogShardState()
     for index in range(1, 600):
         name = bytes([random_source.randrange(1, 10)]) * 16
         known = state.producers.get(name)
@@ -31,14 +30,14 @@ def test_runs_are_counted_as_they_come_and_go(seed: int, monkeypatch: pytest.Mon
         )
         state.apply(index, entry)
         assert state.producers.runs == _counted(state.producers)
-        assert state.producers.runs == Producers(dict(state.producers.items())).runs
+        assert state.producers.runs == ShardProducers(dict(state.producers.items())).runs
 
 
 def test_producers_that_came_and_went_do_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "RUNS_MAX", 5_000)
-    state = LogState()
+    state = LogShardState()
     index = 0
     for generation in range(100):
         names = [bytes([generation, each]) * 8 for each in range(1, 3)]

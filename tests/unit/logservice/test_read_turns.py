@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from raftwood.base.errors import Overloaded
-from raftwood.logservice.server import read_turns
-from raftwood.logservice.server.read_turns import READS_AT_ONCE, ReadTurns
+from raftwood.logservice.server import shard_service
+from raftwood.logservice.server.shard_service import READS_AT_ONCE, ReadTurns
 from raftwood.net import Call
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
@@ -44,7 +44,7 @@ def test_so_many_reads_take_memory_at_once_and_none_for_a_caller_that_takes_noth
 
 
 def test_readers_beyond_the_bound_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_turns, "WAITING_MAX", 2)
+    monkeypatch.setattr(shard_service, "WAITING_MAX", 2)
 
     async def scenario() -> None:
         turns = ReadTurns()
@@ -60,7 +60,7 @@ def test_readers_beyond_the_bound_are_told_to_come_back(monkeypatch: pytest.Monk
 
 
 def test_a_tail_goes_on_when_others_have_made_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_turns, "WAITING_MAX", 1)
+    monkeypatch.setattr(shard_service, "WAITING_MAX", 1)
 
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1)

@@ -6,16 +6,17 @@ import pytest
 
 from raftwood.base.errors import Conflict, InvalidInput
 from raftwood.logservice.errors import NotLeaseholder
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.log_rules import LogShardState, LsnMap, Span
 from raftwood.logservice.log_state_machine import LogStateMachine, restored
-from raftwood.logservice.lsn_map import LsnMap, Span
-from raftwood.logservice.records import UpdateKind, encode_update, encode_user_entry
-from raftwood.logservice.restoring import (
+from raftwood.logservice.records import (
     RestoreBegin,
     RestoreFinish,
+    UpdateKind,
     encode_begin,
     encode_finish,
     encode_restored,
+    encode_update,
+    encode_user_entry,
 )
 from raftwood.raft.core import Entry
 
@@ -27,7 +28,7 @@ class Log:
     """A shard's entries, applied one after the other as a raft group numbers them."""
 
     def __init__(self) -> None:
-        self.state = LogState()
+        self.state = LogShardState()
         self.index = 4  # elections and members stand before
 
     def apply(self, payload: bytes) -> object:

@@ -9,7 +9,7 @@ import msgspec
 from raftwood.base.errors import RaftwoodError
 from raftwood.logservice.errors import SequenceGap
 from raftwood.logservice.records import encode_user_entry
-from raftwood.simulation import DiskProfile
+from raftwood.testing import DiskProfile
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 
 _SETTINGS = msgspec.structs.replace(SERVICE, snapshot_entries=10_000)

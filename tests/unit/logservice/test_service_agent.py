@@ -8,14 +8,18 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import PermissionDenied, Unavailable
-from raftwood.logservice.client.keeper_client import KeeperClient
+from raftwood.logservice.client.keeper_client import KeeperClient, ServiceAgent
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.service_agent import ServiceAgent
 from raftwood.logservice.errors import NotLeaseholder
-from raftwood.logservice.hakeeper.commands import RemoveTnShard
-from raftwood.logservice.hakeeper.orders import Order, OrderKind, Orders
-from raftwood.logservice.hakeeper.reports import FinishedOrder, ServiceHeartbeat, ServiceKind
-from raftwood.logservice.hakeeper.views import ClusterView
+from raftwood.logservice.hakeeper.commands import ClusterView, RemoveTnShard
+from raftwood.logservice.hakeeper.messages import (
+    FinishedOrder,
+    Order,
+    OrderKind,
+    Orders,
+    ServiceHeartbeat,
+    ServiceKind,
+)
 from raftwood.net.stores import Stores
 from tests.kits.logservice.log_cluster import (
     CLIENT,

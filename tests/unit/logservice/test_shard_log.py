@@ -5,9 +5,9 @@ import pytest
 from raftwood.base.errors import SequenceForgotten
 from raftwood.base.seams import Log
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.shard_log import ShardLog
+from raftwood.logservice.client.shard_logs import ShardLog
 from raftwood.logservice.errors import NotLeaseholder, ReadOnlyClient
-from raftwood.logservice.producers import WINDOW
+from raftwood.logservice.log_rules import WINDOW
 from tests.kits.base.log_suite import LogSuite, Scenario
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 

@@ -8,17 +8,17 @@ import pytest
 
 from raftwood.base.errors import OutOfRange, Unavailable
 from raftwood.logservice.errors import LsnTruncated
-from raftwood.logservice.log_rules import LogState
-from raftwood.logservice.server.shard_reading import read_shard
+from raftwood.logservice.log_rules import LogShardState
+from raftwood.logservice.server.shard_service import read_shard
 from raftwood.logservice.wire import ReadRequest
-from raftwood.raft.host.host import Host
+from raftwood.raft.node_host import NodeHost
 
 
 class _ChangingHost:
     """Its log is replaced between the question what can be read and the reading."""
 
     def __init__(self, truncated_meanwhile: int) -> None:
-        self.state = LogState()
+        self.state = LogShardState()
         self._truncated_meanwhile = truncated_meanwhile
 
     async def read(self, _: int, query: Any, *, timeout_ms: int) -> Any:
@@ -41,7 +41,7 @@ class _ChangingHost:
 def test_a_log_that_is_replaced_as_it_is_read_is_read_again_unless_it_was_truncated(
     truncated: int, error: type[Exception]
 ) -> None:
-    host = cast("Host", _ChangingHost(truncated))
+    host = cast("NodeHost", _ChangingHost(truncated))
     with pytest.raises(error):
         asyncio.run(
             read_shard(host, ReadRequest(1, 50, 1000), nullcontext, bytes_max=1000, timeout_ms=1000)

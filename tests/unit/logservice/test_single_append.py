@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from raftwood.base.errors import ConnectionLost, Overloaded, SequenceForgotten
-from raftwood.logservice.client import single_append
+from raftwood.logservice.client import append_pipeline
 from raftwood.logservice.errors import RecordTooLarge
-from raftwood.logservice.producers import WINDOW
+from raftwood.logservice.log_rules import WINDOW
 from raftwood.logservice.wire import append_pieces
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
@@ -21,7 +21,7 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
         counts.append(len(entries))
         return append_pieces(shard, entries, again=again)
 
-    monkeypatch.setattr(single_append, "append_pieces", counted)
+    monkeypatch.setattr(append_pipeline, "append_pieces", counted)
 
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1, 2, 3)
@@ -50,7 +50,7 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
                 )
             )
             assert sum(counts) == 40
-            assert max(counts) <= single_append.BATCH_BYTES_MAX // (16 << 10)
+            assert max(counts) <= append_pipeline.SINGLES_BYTES_MAX // (16 << 10)
 
     run_log_cluster(scenario)
 
@@ -76,7 +76,7 @@ def test_a_record_that_the_store_refuses_takes_no_others_along() -> None:
 
 
 def test_what_waits_is_bounded_and_ends_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_append, "WAITING_BYTES_MAX", 1_000)
+    monkeypatch.setattr(append_pipeline, "WAITING_BYTES_MAX", 1_000)
 
     async def scenario(cluster: LogCluster) -> None:
         cluster.start(1, 2, 3)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftwood.logservice.server import truncation
-from raftwood.logservice.truncation_rules import TruncationStep, next_step
+from raftwood.logservice.server.truncation import TruncationStep, next_step
 from tests.kits.logservice.log_cluster import SERVICE, LogCluster, run_log_cluster
 from tests.kits.logservice.truncation_model import SETTINGS, SHARD, Course, ModelHost, run_course
 from tests.kits.models import Mutant, replaced

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from raftwood.logservice.hakeeper.commands import ForgetStore
-from raftwood.simulation.disk import SimulatedDisk
+from raftwood.testing.disk import SimulatedDisk
 from tests.kits.logservice.log_cluster import KEEPER, LogCluster, run_log_cluster
 
 

@@ -18,8 +18,8 @@ from raftwood.disk.segment_log import LogSettings
 from raftwood.metastore import commands
 from raftwood.metastore.commands import Command
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.metastore.rules import MetaState
-from raftwood.simulation import ImageRunner, RecordingFiles, Simulation, crash_images, simulate
+from raftwood.metastore.rules import MetastoreState
+from raftwood.testing import ImageRunner, RecordingFiles, Simulation, crash_images, simulate
 
 SMALL = LogSettings(segment_bytes=64 << 10, cache_bytes_max=0)
 
@@ -63,7 +63,7 @@ class AnswersTooEarly(FileMetaStore):
         loop = asyncio.get_running_loop()
         durable = loop.create_task(super()._execute(command))
         self.under_way = [*getattr(self, "under_way", []), durable]
-        ahead = MetaState.restored(self._state.snapshot())
+        ahead = MetastoreState.restored(self._state.snapshot())
         await asyncio.sleep(0)
         return ahead.apply(commands.encode(command), self._now_ms())
 

@@ -25,20 +25,21 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.base.seams import Change, MetaStore, SetKey
+from raftwood.base.seams import KeyChange, MetaStore, SetKey
 from raftwood.metastore import commands, queries
 from raftwood.metastore.commands import TTL_MS_MAX
-from raftwood.metastore.lease_ticker import TICK_MS, LeaseTicker
 from raftwood.metastore.raft_store import FAILURES_MAX, RaftMetaStore
 from raftwood.metastore.state_machine import (
     STEP_MS_MAX,
+    TICK_MS,
+    LeaseTicker,
     MetaStateMachine,
     encode_advance,
     encode_command,
 )
 from raftwood.raft.core import Entry
 from raftwood.raft.state_machine import StateMachine
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 
 
 @asynccontextmanager
@@ -142,7 +143,7 @@ def test_large_ranges_and_changes_are_told_in_parts() -> None:
         async with _opened(group) as store:
             for number in range(8):
                 await store.transact((), (SetKey(f"k{number}", bytes(400 << 10)),))
-            query = queries.encode_query(queries.Range("", "", None, 1000))
+            query = queries.encode_query(queries.RangeQuery("", "", None, 1000))
             answer = await group.read(GROUP, query, timeout_ms=1)
             assert len(answer) < queries.ANSWER_BYTES_MAX + 1000
             found = await store.range()
@@ -150,7 +151,7 @@ def test_large_ranges_and_changes_are_told_in_parts() -> None:
             assert (found.version, found.next_start) == (8, None)
             found = await store.range(limit=5)
             assert (len(found.entries), found.next_start) == (5, "k5")
-            seen: list[Change] = []
+            seen: list[KeyChange] = []
             async for changes in store.watch("k", after_version=0):
                 seen += changes
                 if len(seen) == 8:
@@ -165,8 +166,8 @@ def test_changes_of_one_version_come_together_whatever_the_limit() -> None:
     pairs = encode_command(commands.Transact((), (SetKey("a", b""), SetKey("b", b""))))
     _apply(machine, pairs, _set("c", b""), _set("d", b""))
     for limit, versions, up_to in ((1, [1], 1), (3, [1, 2], 2), (4, [1, 2, 3], 3)):
-        answer = machine.lookup(queries.encode_query(queries.Changes("", 0, limit)))
-        found = queries.decode_answer(answer, queries.Changed)
+        answer = machine.lookup(queries.encode_query(queries.ChangesQuery("", 0, limit)))
+        found = queries.decode_answer(answer, queries.ChangesAnswer)
         assert [group[0].version for group in found.changes] == versions
         assert found.version == up_to
 
@@ -180,7 +181,7 @@ def test_a_watch_outlasts_a_change_of_leader_but_not_its_store() -> None:
             first = asyncio.ensure_future(anext(watch))
             await asyncio.sleep(3)
             await store.transact((), (SetKey("a", b"1"),))
-            assert await first == (Change("a", b"1", 1),)
+            assert await first == (KeyChange("a", b"1", 1),)
             group.failures = FAILURES_MAX
             with pytest.raises(RaftwoodError, match="nobody leads"):
                 await anext(watch)
@@ -208,8 +209,8 @@ def test_a_snapshot_shows_the_state_of_its_first_chunk() -> None:
         pieces = [data[start : start + 70_001] for start in range(7, len(data), 70_001)]
         copy = MetaStateMachine()
         await recover(copy, [b"", data[:2], data[2:7], *pieces])
-        query = queries.encode_query(queries.Describe())
-        status = queries.decode_answer(copy.lookup(query), queries.Described).status
+        query = queries.encode_query(queries.DescribeQuery())
+        status = queries.decode_answer(copy.lookup(query), queries.DescribeAnswer).status
         assert (status.keys, status.leases, status.version) == (3, 1, 3)
         assert (await copied(machine)).lookup(query) == machine.lookup(query)
         machine.close()
@@ -277,7 +278,7 @@ def test_a_command_that_is_nested_too_deeply_is_an_error_and_ends_no_replica(
 
 def test_a_question_that_is_nested_too_deeply_is_answered_with_an_error() -> None:
     with pytest.raises(InvalidInput, match="not a question"):
-        queries.decode_answer(MetaStateMachine().lookup(b"\x92\x04" + DEEP), queries.Found)
+        queries.decode_answer(MetaStateMachine().lookup(b"\x92\x04" + DEEP), queries.GetAnswer)
 
 
 def test_what_is_no_command_or_question_is_answered_with_an_error() -> None:
@@ -287,10 +288,10 @@ def test_what_is_no_command_or_question_is_answered_with_an_error() -> None:
         with pytest.raises(InvalidInput, match="not a command"):
             commands.decode_result(result)
         with pytest.raises(InvalidInput, match="not a question"):
-            queries.decode_answer(machine.lookup(payload), queries.Found)
+            queries.decode_answer(machine.lookup(payload), queries.GetAnswer)
     with pytest.raises(InternalError, match="another question"):
-        answer = machine.lookup(queries.encode_query(queries.Get("a")))
-        queries.decode_answer(answer, queries.Described)
+        answer = machine.lookup(queries.encode_query(queries.GetQuery("a")))
+        queries.decode_answer(answer, queries.DescribeAnswer)
     with pytest.raises(NotFound):
         commands.decode_result(_apply(machine, encode_command(commands.KeepAlive(3)))[0])
 
@@ -302,11 +303,11 @@ def test_a_question_for_changes_waits_for_those_that_it_asks_for() -> None:
         _apply(machine, _set("here/1", b""))
 
         def waiting(after: int) -> "asyncio.Task[bool]":
-            query = queries.encode_query(queries.Changes("here/", after, 10))
+            query = queries.encode_query(queries.ChangesQuery("here/", after, 10))
             return asyncio.create_task(machine.wait(query, 5_000))
 
         assert await waiting(0) is False
-        assert await machine.wait(queries.encode_query(queries.Describe()), 5_000) is False
+        assert await machine.wait(queries.encode_query(queries.DescribeQuery()), 5_000) is False
         assert await machine.wait(b"nonsense", 5_000) is False
         assert await waiting(77) is False  # the answer is an error
         assert loop.time() < 1

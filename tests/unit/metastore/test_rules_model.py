@@ -5,10 +5,10 @@ import random
 import pytest
 
 from raftwood.base.errors import NotFound, OutOfRange
-from raftwood.base.seams import Change, Compare, Entry, KeyOperation, RemoveKey, SetKey
+from raftwood.base.seams import Compare, KeyChange, KeyEntry, KeyOperation, RemoveKey, SetKey
 from raftwood.metastore import commands
-from raftwood.metastore.commands import Command, Done, Transacted
-from raftwood.metastore.rules import MetaState
+from raftwood.metastore.commands import Command, MetastoreDone, Transacted
+from raftwood.metastore.rules import MetastoreState
 
 REMOVALS_KEPT = 3
 KEYS = ("a", "a/b", "a/c", "b", "ü", "z")
@@ -36,9 +36,9 @@ class Model:
         version, value, _ = self.latest().get(key, (0, None, 0))
         return 0 if value is None else version
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[KeyEntry]:
         return [
-            Entry(key, value, version, lease)
+            KeyEntry(key, value, version, lease)
             for key, (version, value, lease) in sorted(self.latest().items())
             if value is not None
         ]
@@ -61,11 +61,11 @@ class Model:
         ttl_ms, _ = self.leases[lease]
         self.leases[lease] = (ttl_ms, now_ms + ttl_ms)
 
-    def changes(self, prefix: str, after: int) -> dict[int, set[Change]]:
-        found: dict[int, set[Change]] = {}
+    def changes(self, prefix: str, after: int) -> dict[int, set[KeyChange]]:
+        found: dict[int, set[KeyChange]] = {}
         for key, (version, value, _) in self.latest().items():
             if version > after and key.startswith(prefix):
-                found.setdefault(version, set()).add(Change(key, value, version))
+                found.setdefault(version, set()).add(KeyChange(key, value, version))
         return found
 
 
@@ -74,7 +74,7 @@ class RulesAgainstModel:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.state = MetaState(removals_kept=REMOVALS_KEPT)
+        self.state = MetastoreState(removals_kept=REMOVALS_KEPT)
         self.model = Model()
         self.now_ms = 0
 
@@ -88,7 +88,7 @@ class RulesAgainstModel:
         self.compare_a_range_by_pages()
         self.compare_changes()
 
-    def apply(self, command: Command) -> Done | Transacted:
+    def apply(self, command: Command) -> MetastoreDone | Transacted:
         """Also ends the model's leases that are due, as each command does before its own work."""
         for lease, (_, deadline_ms) in sorted(self.model.leases.items()):
             if deadline_ms <= self.now_ms:
@@ -97,13 +97,13 @@ class RulesAgainstModel:
 
     def let_time_pass(self) -> None:
         self.now_ms += self.random.randrange(40)
-        self.apply(commands.Tick())
+        self.apply(commands.ExpireLeases())
 
     def grant(self) -> None:
         ttl_ms = self.random.randint(1, 90)
         done = self.apply(commands.GrantLease(ttl_ms))
         self.model.granted += 1
-        assert done == Done(self.model.granted)
+        assert done == MetastoreDone(self.model.granted)
         self.model.leases[self.model.granted] = (ttl_ms, self.now_ms + ttl_ms)
 
     def some_lease(self) -> int:
@@ -162,7 +162,7 @@ class RulesAgainstModel:
         assert result == Transacted(held, self.model.version)
 
     def come_back_from_a_snapshot(self) -> None:
-        self.state = MetaState.restored(self.state.snapshot(), removals_kept=REMOVALS_KEPT)
+        self.state = MetastoreState.restored(self.state.snapshot(), removals_kept=REMOVALS_KEPT)
 
     def compare_a_range_by_pages(self) -> None:
         prefix, limit = self.random.choice(PREFIXES), self.random.randint(1, 3)
@@ -172,7 +172,7 @@ class RulesAgainstModel:
             for each in self.model.entries()
             if each.key.startswith(prefix) and start <= each.key and (end is None or each.key < end)
         ]
-        found: list[Entry] = []
+        found: list[KeyEntry] = []
         following: str | None = start
         while following is not None:
             page = self.state.range(prefix=prefix, start=following, end=end, limit=limit)

@@ -13,9 +13,9 @@ from tests.kits.running import run, until
 
 from raftwood.base.errors import Overloaded
 from raftwood.base.metrics import Metrics
-from raftwood.base.sections import ConnectionSettings
+from raftwood.base.settings import ConnectionSettings
 from raftwood.net import ServerLimits
-from raftwood.net.admission import BOUND_MIN, Admission
+from raftwood.net.listeners import BOUND_MIN, ConnectionAdmission
 from raftwood.net.wire_errors import decode_error
 
 TOTAL = 100
@@ -27,7 +27,7 @@ class Model:
     """Every connection with what is known of it, looked at as a whole at each step."""
 
     def __init__(self) -> None:
-        self.admission: Admission[int] = Admission(TOTAL, SETTINGS)
+        self.admission: ConnectionAdmission[int] = ConnectionAdmission(TOTAL, SETTINGS)
         self.addresses: dict[int, str] = {}
         self.waiting: dict[int, None] = {}
         """Not logged in, the oldest first."""
@@ -100,7 +100,7 @@ def strangers_and_clients(seed: int) -> None:
     assert not admission._unauthenticated
 
 
-def newest_first(self: Admission[int], connection: int, address: str) -> Any:
+def newest_first(self: ConnectionAdmission[int], connection: int, address: str) -> Any:
     for connections in self._unauthenticated.values():
         last = next(reversed(connections))
         first = next(iter(connections))
@@ -109,28 +109,29 @@ def newest_first(self: Admission[int], connection: int, address: str) -> Any:
     return ENTER(self, connection, address)
 
 
-def without_leaving(self: Admission[int], connection: int) -> None:
+def without_leaving(self: ConnectionAdmission[int], connection: int) -> None:
     self.authenticated(connection)
     self._addresses.pop(connection, None)
 
 
-ENTER = Admission.enter
+ENTER = ConnectionAdmission.enter
 MUTANTS = {
     "another than the oldest goes": Mutant(
-        strangers_and_clients, replaced(Admission, enter=newest_first)
+        strangers_and_clients, replaced(ConnectionAdmission, enter=newest_first)
     ),
     "who has logged in counts as a stranger": Mutant(
-        strangers_and_clients, replaced(Admission, authenticated=lambda _self, _connection: None)
+        strangers_and_clients,
+        replaced(ConnectionAdmission, authenticated=lambda _self, _connection: None),
     ),
     "any address pays": Mutant(
         strangers_and_clients,
         replaced(
-            Admission,
+            ConnectionAdmission,
             _of_busiest_address=lambda self: next(iter(self._unauthenticated.values()), None),
         ),
     ),
     "who left is counted": Mutant(
-        strangers_and_clients, replaced(Admission, leave=without_leaving)
+        strangers_and_clients, replaced(ConnectionAdmission, leave=without_leaving)
     ),
 }
 
@@ -151,7 +152,7 @@ def test_without_a_bug_there_is_no_harm(name: str) -> None:
 
 
 def test_all_addresses_of_a_network_of_version_6_are_one() -> None:
-    admission: Admission[int] = Admission(TOTAL, SETTINGS)
+    admission: ConnectionAdmission[int] = ConnectionAdmission(TOTAL, SETTINGS)
     for number in range(60):
         admission.enter(number, f"2001:db8:0:1::{number:x}%eth0")
     assert admission.dropped == {"address": 0, "unauthenticated": 30, "total": 0}
@@ -165,7 +166,7 @@ def test_shares_are_generous_and_never_above_the_whole() -> None:
     shares = {
         total: (admission.address_max, admission.unauthenticated_max)
         for total in (0, 2, 64, 1_024, 10_000)
-        for admission in [Admission[int](total)]
+        for admission in [ConnectionAdmission[int](total)]
     }
     assert shares == {
         0: (0, 0),
@@ -178,7 +179,7 @@ def test_shares_are_generous_and_never_above_the_whole() -> None:
 
 def test_what_was_dropped_is_shown_with_the_reason() -> None:
     metrics = Metrics()
-    admission: Admission[int] = Admission(20)
+    admission: ConnectionAdmission[int] = ConnectionAdmission(20)
     admission.count_in(metrics, "gateway")
     for number in range(20):
         admission.enter(number, f"10.0.0.{number}")

@@ -1,6 +1,6 @@
 """Buffers of large frames, and who may still look at them."""
 
-from raftwood.net.frame_buffers import SPARE_BYTES_MAX, SPARES_MAX, FrameBuffers
+from raftwood.net.frames import SPARE_BYTES_MAX, SPARES_MAX, FrameBuffers
 
 
 def test_a_buffer_is_used_again_once_nobody_views_it() -> None:

@@ -14,7 +14,7 @@ from raftwood.net.frames import (
     TAIL_BYTES,
     Frame,
     FrameDecoder,
-    Kind,
+    FrameKind,
     append_frame,
     encode_frame,
     gathered,
@@ -27,13 +27,13 @@ LARGE_SIZES = [RECEIVE_BYTES - HEADER_BYTES + 1, RECEIVE_BYTES + 1, 65_536, 1 <<
 def frame_of(size: int, request_id: int = 7) -> bytes:
     payload = random.Random(size).randbytes(size)
     return encode_frame(
-        Kind.REQUEST, method=3, request_id=request_id, argument=250, payload=payload
+        FrameKind.REQUEST, method=3, request_id=request_id, argument=250, payload=payload
     )
 
 
 def check(frame: Frame, size: int, request_id: int = 7) -> None:
     kind, method, identifier, argument, payload = frame
-    assert (kind, method, identifier, argument) == (Kind.REQUEST, 3, request_id, 250)
+    assert (kind, method, identifier, argument) == (FrameKind.REQUEST, 3, request_id, 250)
     assert payload == random.Random(size).randbytes(size)
 
 
@@ -165,7 +165,7 @@ def test_a_widened_decoder_keeps_what_it_had() -> None:
 def test_a_payload_is_counted_in_bytes_whatever_its_items_are() -> None:
     numbers = memoryview(bytearray(800)).cast("q")
     parts: list[bytes | bytearray | memoryview] = []
-    assert append_frame(parts, Kind.RESPONSE, 0, 1, 0, numbers) == HEADER_BYTES + 800
+    assert append_frame(parts, FrameKind.RESPONSE, 0, 1, 0, numbers) == HEADER_BYTES + 800
     (frame,) = FrameDecoder().feed(b"".join(parts))
     assert frame[4] == bytes(800)
 
@@ -173,7 +173,7 @@ def test_a_payload_is_counted_in_bytes_whatever_its_items_are() -> None:
 def test_large_payloads_are_not_copied_for_sending() -> None:
     payload = bytes(JOINED_BYTES_MAX + 1)
     parts: list[bytes | bytearray | memoryview] = []
-    append_frame(parts, Kind.RESPONSE, 0, 1, 0, payload)
+    append_frame(parts, FrameKind.RESPONSE, 0, 1, 0, payload)
     assert parts[-1] is payload
 
 
@@ -188,16 +188,18 @@ def test_a_payload_in_pieces_makes_the_frame_of_the_whole(sizes: list[int]) -> N
     for shape in (pieces, tuple(views)):
         payload, size = gathered(shape)
         parts: list[Buffer] = []
-        assert append_frame(parts, Kind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + len(whole)
+        assert append_frame(parts, FrameKind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + len(whole)
         assert size == len(whole)
-        assert b"".join(parts) == encode_frame(Kind.ONE_WAY, method=9, payload=whole)
+        assert b"".join(parts) == encode_frame(FrameKind.ONE_WAY, method=9, payload=whole)
 
 
 def test_pieces_with_items_larger_than_a_byte_are_counted_in_bytes() -> None:
     numbers = memoryview(bytes(80_000)).cast("Q")
     payload, size = gathered([b"x", numbers])
     parts: list[Buffer] = []
-    assert append_frame(parts, Kind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + 80_001
+    assert append_frame(parts, FrameKind.ONE_WAY, 9, 0, 0, payload) == HEADER_BYTES + 80_001
     assert size == 80_001
-    assert b"".join(parts) == encode_frame(Kind.ONE_WAY, method=9, payload=b"x" + bytes(80_000))
+    assert b"".join(parts) == encode_frame(
+        FrameKind.ONE_WAY, method=9, payload=b"x" + bytes(80_000)
+    )
     assert gathered(numbers)[1] == 80_000

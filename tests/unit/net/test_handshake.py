@@ -26,7 +26,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     UnsupportedVersion,
 )
-from raftwood.net.frames import Frame, FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import (
     ClientCredentials,
     ClientHandshake,
@@ -125,7 +125,7 @@ def test_a_refusal_leaks_neither_the_cluster_nor_a_secret() -> None:
 
 def test_another_protocol_version_is_refused_before_its_payload_is_read() -> None:
     with pytest.raises(UnsupportedVersion, match="version 1, the client 2"):
-        server().received(frame(encode_frame(Kind.HELLO, argument=2, payload=b"\xc1")))
+        server().received(frame(encode_frame(FrameKind.HELLO, argument=2, payload=b"\xc1")))
 
 
 def test_a_proof_cannot_be_replayed() -> None:
@@ -149,7 +149,7 @@ def test_a_client_is_not_fooled_by_its_own_proof_reflected() -> None:
     assert isinstance(proof, bytes)
     # What a server that does not know the secret could send: the client's own digest.
     digest = frame(proof)[4][-32:]
-    reflected = encode_frame(Kind.WELCOME, payload=_welcome(NODE, bytes(digest)))
+    reflected = encode_frame(FrameKind.WELCOME, payload=_welcome(NODE, bytes(digest)))
     with pytest.raises(Unauthenticated):
         theirs.received(frame(reflected))
 
@@ -166,7 +166,7 @@ def test_a_server_that_skips_the_challenge_is_not_trusted() -> None:
     theirs = client()
     theirs.hello()
     with pytest.raises(Unauthenticated):
-        theirs.received(frame(encode_frame(Kind.WELCOME, payload=_welcome(NODE, bytes(32)))))
+        theirs.received(frame(encode_frame(FrameKind.WELCOME, payload=_welcome(NODE, bytes(32)))))
 
 
 def test_a_server_that_changes_its_identity_midway_is_not_trusted() -> None:
@@ -177,7 +177,7 @@ def test_a_server_that_changes_its_identity_midway_is_not_trusted() -> None:
     position = bytes(digest).index(b"\xc4\x20") + 2
     forged = _welcome(Identity(role="node", node_id="n2"), bytes(digest)[position : position + 32])
     with pytest.raises(Unauthenticated):
-        theirs.received(frame(encode_frame(Kind.WELCOME, payload=forged)))
+        theirs.received(frame(encode_frame(FrameKind.WELCOME, payload=forged)))
 
 
 def test_a_certificate_proves_an_identity() -> None:
@@ -211,8 +211,8 @@ def test_a_server_certificate_of_somebody_else_is_refused() -> None:
             shake(theirs, server(certificate=certificate_of(CLIENT)))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind != Kind.HELLO])
-def test_nothing_but_hello_begins_a_handshake(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind != FrameKind.HELLO])
+def test_nothing_but_hello_begins_a_handshake(kind: FrameKind) -> None:
     with pytest.raises(ProtocolError):
         server().received(frame(encode_frame(kind)))
 
@@ -220,7 +220,7 @@ def test_nothing_but_hello_begins_a_handshake(kind: Kind) -> None:
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x90", b"\x91" * 900, bytes(100)])
 def test_a_malformed_hello_is_a_protocol_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
-        server().received(frame(encode_frame(Kind.HELLO, argument=1, payload=payload)))
+        server().received(frame(encode_frame(FrameKind.HELLO, argument=1, payload=payload)))
 
 
 def test_hello_comes_once() -> None:

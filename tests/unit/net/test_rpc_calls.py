@@ -52,7 +52,7 @@ from raftwood.net import (
     Service,
     TypedMethod,
 )
-from raftwood.net.frames import Kind, encode_frame
+from raftwood.net.frames import FrameKind, encode_frame
 from raftwood.net.wire_errors import decode_error
 
 
@@ -273,7 +273,7 @@ def test_nothing_is_served_before_the_handshake(run: Run) -> None:
             peer.request(ECHO, 1, b"let me in")
             frame = await peer.frame()
             assert frame is not None
-            assert frame[0] == Kind.ERROR
+            assert frame[0] == FrameKind.ERROR
             assert type(decode_error(frame[4])) is ProtocolError
             assert await peer.frame() is None
 
@@ -286,7 +286,7 @@ def test_a_large_frame_before_the_handshake_ends_the_connection(run: Run) -> Non
             serving(Handlers().service) as (_, port),
             raw_peer(port, authenticated=False) as peer,
         ):
-            peer.send(encode_frame(Kind.HELLO, argument=1, payload=bytes(1_025)))
+            peer.send(encode_frame(FrameKind.HELLO, argument=1, payload=bytes(1_025)))
             frame = await peer.frame()
             assert frame is not None
             assert "limit is 1024" in decode_error(frame[4]).message
@@ -299,11 +299,11 @@ def test_a_large_frame_before_the_handshake_ends_the_connection(run: Run) -> Non
     "data",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        encode_frame(Kind.RESPONSE, request_id=1),
+        encode_frame(FrameKind.RESPONSE, request_id=1),
         encode_frame(200),
-        encode_frame(Kind.REQUEST | 0x100, method=1, request_id=1),
-        encode_frame(Kind.REQUEST, method=HOLD.number, request_id=5) * 2,
-        encode_frame(Kind.REQUEST, method=COUNT.number, request_id=5, payload=b"9 9") * 2,
+        encode_frame(FrameKind.REQUEST | 0x100, method=1, request_id=1),
+        encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=5) * 2,
+        encode_frame(FrameKind.REQUEST, method=COUNT.number, request_id=5, payload=b"9 9") * 2,
     ],
 )
 def test_a_peer_that_breaks_the_protocol_is_told_and_disconnected(run: Run, data: bytes) -> None:
@@ -346,8 +346,8 @@ def test_the_server_gives_up_at_the_deadline_even_if_the_client_is_silent(
         handlers = Handlers()
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             peer.send(
-                encode_frame(Kind.REQUEST, method=WAIT.number, request_id=1, argument=30)
-                + encode_frame(Kind.REQUEST, method=HOLD.number, request_id=2, argument=30)
+                encode_frame(FrameKind.REQUEST, method=WAIT.number, request_id=1, argument=30)
+                + encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=2, argument=30)
             )
             for _ in range(2):
                 frame = await peer.frame()
@@ -359,7 +359,7 @@ def test_the_server_gives_up_at_the_deadline_even_if_the_client_is_silent(
             peer.request(ECHO, 3)
             frame = await peer.frame()
             assert frame is not None
-            assert frame[:3] == (Kind.RESPONSE, 0, 3)
+            assert frame[:3] == (FrameKind.RESPONSE, 0, 3)
 
     in_virtual_time(main())
 
@@ -488,7 +488,7 @@ def test_a_server_that_does_not_answer_is_unavailable_in_time(in_virtual_time: R
 
 @pytest.mark.parametrize(
     "answer",
-    [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"", encode_frame(Kind.PONG)],
+    [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"", encode_frame(FrameKind.PONG)],
 )
 def test_something_that_is_no_server_is_not_mistaken_for_one(run: Run, answer: bytes) -> None:
     async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

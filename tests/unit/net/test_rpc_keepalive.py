@@ -21,7 +21,7 @@ from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost
 from raftwood.net import ClientLimits, ServerLimits
-from raftwood.net.frames import FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import PeerLimits, ServerHandshake
 
 QUICK = ServerLimits(ping_interval_ms=30, ping_timeout_ms=60)
@@ -81,7 +81,7 @@ def test_the_server_drops_a_dead_client_and_its_work(in_virtual_time: Run) -> No
             await until(lambda: handlers.started == 1)
             frame = await peer.frame()
             assert frame is not None
-            assert frame[0] == Kind.PING
+            assert frame[0] == FrameKind.PING
             await until(lambda: server.connection_count == 0)
             await until(lambda: handlers.cancelled == 1)
 
@@ -118,7 +118,9 @@ def test_a_frame_that_trickles_in_is_given_up(in_virtual_time: Run) -> None:
             serving(Handlers().service, limits=limits) as (server, port),
             raw_peer(port) as peer,
         ):
-            data = encode_frame(Kind.REQUEST, method=ECHO.number, request_id=1, payload=bytes(100))
+            data = encode_frame(
+                FrameKind.REQUEST, method=ECHO.number, request_id=1, payload=bytes(100)
+            )
             for byte in data[:-1]:
                 peer.send(bytes([byte]))
                 await asyncio.sleep(0.005)

@@ -18,8 +18,8 @@ from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import DeadlineExceeded, Overloaded, Unauthenticated
 from raftwood.net import ClientLimits, ServerLimits
-from raftwood.net.frames import Kind, encode_frame
-from raftwood.net.session import Session
+from raftwood.net.frames import FrameKind, encode_frame
+from raftwood.net.server import ServerConnection
 from raftwood.net.wire_errors import decode_error
 
 
@@ -63,14 +63,14 @@ def test_request_bytes_under_way_are_bounded(run: Run) -> None:
 def test_a_client_that_does_not_read_bounds_the_servers_memory(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sessions: list[Session] = []
-    made = Session.connection_made
+    sessions: list[ServerConnection] = []
+    made = ServerConnection.connection_made
 
-    def connection_made(self: Session, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self: ServerConnection, transport: asyncio.BaseTransport) -> None:
         sessions.append(self)
         made(self, transport)
 
-    monkeypatch.setattr(Session, "connection_made", connection_made)
+    monkeypatch.setattr(ServerConnection, "connection_made", connection_made)
 
     async def main() -> None:
         answered = 0
@@ -111,8 +111,10 @@ def test_a_request_that_expired_in_the_backlog_is_not_carried_out(in_virtual_tim
         limits = ServerLimits(requests_in_flight_max=1)
         async with serving(handlers.service, limits=limits) as (_, port), raw_peer(port) as peer:
             peer.request(HOLD, 1)
-            peer.send(encode_frame(Kind.REQUEST, method=HOLD.number, request_id=2, argument=20))
-            peer.send(encode_frame(Kind.REQUEST, method=HOLD.number, request_id=3))
+            peer.send(
+                encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=2, argument=20)
+            )
+            peer.send(encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=3))
             await until(lambda: len(handlers.held) == 1)
             await asyncio.sleep(0.05)
             handlers.held[0].reply(b"")
@@ -135,11 +137,11 @@ def test_a_cancel_is_heard_while_requests_wait_in_the_backlog(run: Run) -> None:
             # In one segment, since reading pauses after the first request.
             peer.send(
                 b"".join(
-                    encode_frame(Kind.REQUEST, method=HOLD.number, request_id=number)
+                    encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=number)
                     for number in (1, 2, 3)
                 )
-                + encode_frame(Kind.CANCEL, request_id=2)
-                + encode_frame(Kind.CANCEL, request_id=1)
+                + encode_frame(FrameKind.CANCEL, request_id=2)
+                + encode_frame(FrameKind.CANCEL, request_id=1)
             )
             await until(lambda: len(handlers.held) == 2)
             assert [call.request_id for call in handlers.held] == [1, 3]
@@ -318,6 +320,6 @@ def test_a_stream_with_a_large_request_is_refused_and_blocks_nothing(run: Run) -
             assert refused is not None
             assert type(decode_error(refused[4])) is Overloaded
             assert answered is not None
-            assert answered[:3] == (Kind.RESPONSE, 0, 2)
+            assert answered[:3] == (FrameKind.RESPONSE, 0, 2)
 
     run(main())

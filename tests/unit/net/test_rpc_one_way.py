@@ -34,7 +34,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.net import ClientLimits, Identity, Method, Payload, ServerLimits
-from raftwood.net.frames import FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import PeerLimits, ServerHandshake
 from raftwood.net.wire_errors import decode_error
 
@@ -42,7 +42,7 @@ OPERATORS_TELL = Method(21, "operators-tell", roles=("operator",))
 
 
 def one_way(method: Method, payload: bytes = b"") -> bytes:
-    return encode_frame(Kind.ONE_WAY, method=method.number, payload=payload)
+    return encode_frame(FrameKind.ONE_WAY, method=method.number, payload=payload)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 8_192, 8_193, 32_736, 32_737, 1 << 20, 8 << 20])
@@ -118,7 +118,7 @@ def test_a_message_nobody_may_take_closes_the_connection(run: Run, method: Metho
                 peer.send(one_way(method) + one_way(TELL))
                 frame = await peer.frame()
                 assert frame is not None
-                assert frame[:3] == (Kind.ERROR, 0, 0)
+                assert frame[:3] == (FrameKind.ERROR, 0, 0)
                 error = decode_error(frame[4])
                 assert type(error) is ProtocolError
                 assert str(method.number) in error.message
@@ -264,7 +264,7 @@ def test_a_draining_server_drops_messages(run: Run) -> None:
             peer.send(one_way(TELL, b"too late") + one_way(Method(77, "unknown")))
             peer.request(ECHO, 1)
             kinds = [frame[0] for frame in (await peer.frame(), await peer.frame()) if frame]
-            assert kinds == [Kind.GOAWAY, Kind.ERROR]
+            assert kinds == [FrameKind.GOAWAY, FrameKind.ERROR]
             assert listener.told == []
             listener.release.set()
             assert await call == b"done"

@@ -19,10 +19,10 @@ from tests.unit.net.conftest import Run
 from raftwood.net import Connection, Server
 from raftwood.net.client import Connection as ClientConnection
 from raftwood.net.connection import FramedConnection
-from raftwood.net.frames import FrameDecoder, Kind, encode_frame
+from raftwood.net.frames import FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import ClientHandshake, PeerLimits, ServerHandshake, Welcome
 from raftwood.net.limits import ClientLimits, ServerLimits
-from raftwood.net.session import Session
+from raftwood.net.server import ServerConnection
 
 METHODS = [ECHO.number, WAIT.number, COUNT.number, HOLD.number, TELL.number, 77]
 
@@ -81,7 +81,7 @@ def deliver(protocol: FramedConnection, data: bytes) -> None:
 def random_frame(source: random.Random, kinds: Sequence[int], ids: int) -> bytes:
     kind = source.choice(kinds)
     # A one-way message to another method ends the connection, so it must be rare.
-    is_told = kind == Kind.ONE_WAY and source.random() < 0.98
+    is_told = kind == FrameKind.ONE_WAY and source.random() < 0.98
     return encode_frame(
         kind,
         method=TELL.number if is_told else source.choice(METHODS),
@@ -92,8 +92,14 @@ def random_frame(source: random.Random, kinds: Sequence[int], ids: int) -> bytes
 
 
 def test_a_server_survives_any_sequence_of_frames(run: Run) -> None:
-    kinds = [Kind.REQUEST] * 5 + [Kind.CANCEL, Kind.CANCEL, Kind.CREDIT, Kind.PING, Kind.PONG]
-    kinds += [Kind.ONE_WAY] * 2
+    kinds = [FrameKind.REQUEST] * 5 + [
+        FrameKind.CANCEL,
+        FrameKind.CANCEL,
+        FrameKind.CREDIT,
+        FrameKind.PING,
+        FrameKind.PONG,
+    ]
+    kinds += [FrameKind.ONE_WAY] * 2
 
     async def one(seed: int) -> None:
         source = random.Random(seed)
@@ -101,7 +107,7 @@ def test_a_server_survives_any_sequence_of_frames(run: Run) -> None:
         limits = ServerLimits(requests_in_flight_max=3, streams_max=2, handler_tasks_max=4)
         server = Server(handlers.service, SERVER_CREDENTIALS, random.Random(1), limits)
         transport = MemoryTransport()
-        session = Session(server, limits)
+        session = ServerConnection(server, limits)
         session.connection_made(transport)
         client = ClientHandshake(CREDENTIALS, random.Random(2))
         answer: bytes | Welcome = client.hello()
@@ -138,7 +144,12 @@ def test_a_server_survives_any_sequence_of_frames(run: Run) -> None:
 
 
 def test_a_client_survives_any_sequence_of_frames(run: Run) -> None:
-    kinds = [int(Kind.RESPONSE)] * 3 + [Kind.ERROR, Kind.STREAM_ITEM, Kind.STREAM_END, Kind.PING]
+    kinds = [int(FrameKind.RESPONSE)] * 3 + [
+        FrameKind.ERROR,
+        FrameKind.STREAM_ITEM,
+        FrameKind.STREAM_END,
+        FrameKind.PING,
+    ]
 
     async def one(seed: int) -> None:
         source = random.Random(seed)
@@ -170,7 +181,7 @@ def test_a_client_survives_any_sequence_of_frames(run: Run) -> None:
                 case _:
                     few = range(source.randrange(1, 4))
                     rare = source.random() < 0.05
-                    some = [*kinds, Kind.GOAWAY, source.randrange(256)] if rare else kinds
+                    some = [*kinds, FrameKind.GOAWAY, source.randrange(256)] if rare else kinds
                     deliver(connection, b"".join(random_frame(source, some, 12) for _ in few))
         connection.connection_lost(None)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

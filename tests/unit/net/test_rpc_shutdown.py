@@ -9,7 +9,7 @@ from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unavailable
-from raftwood.net.frames import Kind
+from raftwood.net.frames import FrameKind
 from raftwood.net.wire_errors import decode_error
 
 
@@ -59,7 +59,7 @@ def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
             closing = asyncio.create_task(server.close(60_000))
             frame = await peer.frame()
             assert frame is not None
-            assert frame[0] == Kind.GOAWAY
+            assert frame[0] == FrameKind.GOAWAY
             peer.request(ECHO, 2)
             frame = await peer.frame()
             assert frame is not None
@@ -68,7 +68,7 @@ def test_a_new_request_to_a_draining_server_is_told_so(run: Run) -> None:
             handlers.release.set()
             frame = await peer.frame()
             assert frame is not None
-            assert frame[:3] == (Kind.RESPONSE, 0, 1)
+            assert frame[:3] == (FrameKind.RESPONSE, 0, 1)
             await closing
 
     run(main())

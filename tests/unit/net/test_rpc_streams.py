@@ -17,8 +17,8 @@ from raftwood.base.errors import (
     TooLarge,
 )
 from raftwood.net import Call, ClientLimits, Method, Payload, ServerLimits, Service
-from raftwood.net.frames import HEADER_BYTES, Kind, encode_frame
-from raftwood.net.streams import Stream
+from raftwood.net.client import Stream
+from raftwood.net.frames import HEADER_BYTES, FrameKind, encode_frame
 
 NUMBERS = Method(20, "numbers")
 
@@ -140,7 +140,7 @@ def test_streams_of_a_connection_are_bounded_on_both_sides(run: Run) -> None:
                     peer.request(COUNT, number, b"9 9")
                 frame = await peer.frame()
                 assert frame is not None
-                assert (frame[0], frame[2]) == (Kind.ERROR, 3)
+                assert (frame[0], frame[2]) == (FrameKind.ERROR, 3)
 
     run(main())
 
@@ -172,10 +172,10 @@ def test_a_client_that_never_grants_credit_gets_nothing(run: Run) -> None:
             await until(lambda: handlers.produced > 0)
             await asyncio.sleep(0.02)
             assert handlers.produced == 1
-            peer.send(encode_frame(Kind.CREDIT, request_id=1, argument=1))
+            peer.send(encode_frame(FrameKind.CREDIT, request_id=1, argument=1))
             frame = await peer.frame()
             assert frame is not None
-            assert frame[0] == Kind.STREAM_ITEM
+            assert frame[0] == FrameKind.STREAM_ITEM
             await until(lambda: handlers.produced > 1)
             await asyncio.sleep(0.02)
             assert handlers.produced == 2

@@ -16,11 +16,11 @@ from tests.unit.net.conftest import Run
 from tests.unit.net.test_rpc_tls import Files
 
 from raftwood.base.errors import Overloaded, Unavailable
-from raftwood.base.sections import ConnectionSettings
+from raftwood.base.settings import ConnectionSettings
 from raftwood.net import ClientCredentials, ClientTls, ServerLimits, ServerTls
 from raftwood.net import tls_door as doors
-from raftwood.net.admission import BOUND_MIN
 from raftwood.net.http_listener import HttpLimits, HttpListener
+from raftwood.net.listeners import BOUND_MIN
 
 BY_CERTIFICATE = ClientCredentials(cluster_id=CLUSTER, identity=CLIENT)
 FOREVER_MS = 3_600_000

@@ -32,11 +32,11 @@ from raftwood.base.errors import PermissionDenied
 from raftwood.clogs.wire import PING
 from raftwood.logservice.wire import ORDERS_WAIT, SERVICE_HEARTBEAT, STORE_HEARTBEAT
 from raftwood.net import Call, Method, Payload, ServerLimits
-from raftwood.net.frames import Kind, encode_frame
+from raftwood.net.frames import FrameKind, encode_frame
 from raftwood.net.limits import URGENT_BYTES_MAX, URGENT_REQUESTS_MAX
-from raftwood.net.turns import TurnLimits, Turns
-from raftwood.raft.remote.protocol import HEARTBEAT, RENEW
-from raftwood.simulation.loop import SimulatedLoop
+from raftwood.net.listeners import FairScheduler, TurnLimits
+from raftwood.raft.client_protocol import HEARTBEAT, RENEW
+from raftwood.testing.loop import SimulatedLoop
 
 LIMITS = TurnLimits(pieces_max=40, slice_pieces_max=8, clock_pieces=4, turn_ms=10, rest_ms=50)
 ASK = Method(9, "ask")
@@ -46,7 +46,9 @@ SOURCE = Path(raftwood.__file__).parent
 class Worker:
     """A connection with so much to do; `costs_s` is what a piece takes."""
 
-    def __init__(self, turns: Turns, name: str, pieces: int, *, costs_s: float = 0.0) -> None:
+    def __init__(
+        self, turns: FairScheduler, name: str, pieces: int, *, costs_s: float = 0.0
+    ) -> None:
         self.turns, self.name, self.left, self.costs_s = turns, name, pieces, costs_s
         self.done = 0
         self.slices: list[int] = []
@@ -70,7 +72,7 @@ async def turn() -> None:
 
 def test_a_turn_has_so_many_pieces_and_each_connection_its_slice(in_virtual_time: Run) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         workers = [Worker(turns, name, 100) for name in "abc"]
         for each in workers:
             turns.queue(each.work)
@@ -88,7 +90,7 @@ def test_a_turn_has_so_many_pieces_and_each_connection_its_slice(in_virtual_time
 
 def test_a_turn_is_over_when_its_time_is_though_pieces_are_left(in_virtual_time: Run) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         workers = [Worker(turns, name, 20, costs_s=0.002) for name in "ab"]
         for each in workers:
             turns.queue(each.work)
@@ -103,7 +105,7 @@ def test_a_turn_is_over_when_its_time_is_though_pieces_are_left(in_virtual_time:
 
 def test_a_piece_that_may_have_taken_long_has_the_clock_looked_at(in_virtual_time: Run) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         assert turns.begin()
@@ -117,7 +119,7 @@ def test_a_piece_that_may_have_taken_long_has_the_clock_looked_at(in_virtual_tim
 
 def test_what_has_just_come_has_half_of_a_turn_whoever_waits(in_virtual_time: Run) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         deep = [Worker(turns, f"deep {number}", 10_000) for number in range(10)]
         for each in deep:
             turns.queue(each.work)
@@ -136,7 +138,7 @@ def test_what_has_just_come_has_half_of_a_turn_whoever_waits(in_virtual_time: Ru
 def test_while_it_is_behind_there_is_a_slice_for_each_rest(in_virtual_time: Run) -> None:
     async def main() -> None:
         is_behind = True
-        turns = Turns(LIMITS, is_behind=lambda: is_behind)
+        turns = FairScheduler(LIMITS, is_behind=lambda: is_behind)
         worker = Worker(turns, "a", 100)
         turns.queue(worker.work)
         await asyncio.sleep(0.24)
@@ -151,7 +153,7 @@ def test_while_it_is_behind_there_is_a_slice_for_each_rest(in_virtual_time: Run)
 
 def test_a_connection_that_has_gone_is_not_called(in_virtual_time: Run) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         stays, goes = Worker(turns, "stays", 1), Worker(turns, "goes", 1)
         turns.queue(goes.work)
         turns.queue(stays.work)
@@ -166,13 +168,13 @@ def test_tasks_wait_for_room(in_virtual_time: Run) -> None:
     limits = TurnLimits(pieces_max=4, slice_pieces_max=1)
     done: list[int] = []
 
-    async def work(turns: Turns, number: int) -> None:
+    async def work(turns: FairScheduler, number: int) -> None:
         for _ in range(3):
             await turns.pause()
             done.append(number)
 
     async def main() -> None:
-        turns = Turns(limits)
+        turns = FairScheduler(limits)
         async with counting(lambda: len(done)) as most, asyncio.TaskGroup() as group:
             for number in range(10):
                 group.create_task(work(turns, number))
@@ -205,7 +207,7 @@ def urgent_work_beside_clients(seed: int) -> None:
 
     async def main() -> None:
         is_behind, costs_s = seed % 2 == 1, source.choice([0, 0.0005, 0.02])
-        turns = Turns(LIMITS, is_behind=lambda: is_behind)
+        turns = FairScheduler(LIMITS, is_behind=lambda: is_behind)
         clients = [Worker(turns, "client", 30) for _ in range(source.randint(1, 5))]
         urgent = [
             UrgentWorker(turns, "urgent", source.randint(1, 40), costs_s=costs_s)
@@ -252,31 +254,35 @@ def urgent_work_beside_clients(seed: int) -> None:
     simulated(main())
 
 
-def in_one_queue(self: Turns, work: Any, *, urgent: bool = False) -> None:  # noqa: ARG001
+def in_one_queue(self: FairScheduler, work: Any, *, urgent: bool = False) -> None:  # noqa: ARG001
     QUEUE(self, work)
 
 
-def without_a_share(self: Turns) -> bool:
+def without_a_share(self: FairScheduler) -> bool:
     self._urgent_slice_left -= 1
     return self._urgent_slice_left >= 0
 
 
-def while_it_may(self: Turns) -> None:
+def while_it_may(self: FairScheduler) -> None:
     """As it was once: without a slice for clients where the half is over already."""
     if self._half_left > 0 and self._loop.time() < self._half_ends:
         SERVE(self)
 
 
-QUEUE, SERVE = Turns.queue, Turns._serve
+QUEUE, SERVE = FairScheduler.queue, FairScheduler._serve
 URGENT_MUTANTS = {
     "what is urgent stands in the queue of all": Mutant(
-        urgent_work_beside_clients, replaced(Turns, queue=in_one_queue), harm="had no part"
+        urgent_work_beside_clients, replaced(FairScheduler, queue=in_one_queue), harm="had no part"
     ),
     "what is urgent has no bound": Mutant(
-        urgent_work_beside_clients, replaced(Turns, take_urgent=without_a_share), harm="its share"
+        urgent_work_beside_clients,
+        replaced(FairScheduler, take_urgent=without_a_share),
+        harm="its share",
     ),
     "clients wait for as long as anything is urgent": Mutant(
-        urgent_work_beside_clients, replaced(Turns, _serve=while_it_may), harm="clients had no part"
+        urgent_work_beside_clients,
+        replaced(FairScheduler, _serve=while_it_may),
+        harm="clients had no part",
     ),
 }
 
@@ -300,7 +306,7 @@ def test_what_is_urgent_and_has_just_come_is_begun_though_the_turn_is_full(
     in_virtual_time: Run,
 ) -> None:
     async def main() -> None:
-        turns = Turns(LIMITS)
+        turns = FairScheduler(LIMITS)
         while turns.begin():
             assert turns.take(8)
         for _ in range(LIMITS.pieces_max // 4):
@@ -345,15 +351,15 @@ def test_requests_that_come_at_once_take_turns_and_stay_in_order(run: Run) -> No
 
 
 STREAM = (
-    encode_frame(Kind.REQUEST, method=COUNT.number, request_id=9_999, payload=b"3 100"),
-    encode_frame(Kind.CREDIT, request_id=9_999, argument=1_000),
+    encode_frame(FrameKind.REQUEST, method=COUNT.number, request_id=9_999, payload=b"3 100"),
+    encode_frame(FrameKind.CREDIT, request_id=9_999, argument=1_000),
 )
 
 
 async def is_streamed(peer: RawPeer, *, behind: int) -> None:
     kinds = [frame[0] for _ in range(behind + 4) if (frame := await peer.frame())]
-    assert kinds.count(Kind.STREAM_ITEM) == 3
-    assert kinds[-1] == Kind.STREAM_END
+    assert kinds.count(FrameKind.STREAM_ITEM) == 3
+    assert kinds[-1] == FrameKind.STREAM_END
 
 
 def test_credit_is_not_lost_where_its_streams_request_waits_for_a_turn(
@@ -363,7 +369,7 @@ def test_credit_is_not_lost_where_its_streams_request_waits_for_a_turn(
         handlers = Handlers()
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             count = server.turns.limits.pieces_max
-            echo = encode_frame(Kind.REQUEST, method=ECHO.number, request_id=1)
+            echo = encode_frame(FrameKind.REQUEST, method=ECHO.number, request_id=1)
             peer.send(b"".join([*[echo] * count, *STREAM]))
             await is_streamed(peer, behind=count)
 
@@ -375,7 +381,7 @@ def test_credit_is_not_lost_where_its_streams_request_waits_for_room(in_virtual_
         handlers = Handlers()
         limits = ServerLimits(requests_in_flight_max=1)
         async with serving(handlers.service, limits=limits) as (_, port), raw_peer(port) as peer:
-            hold = encode_frame(Kind.REQUEST, method=HOLD.number, request_id=1)
+            hold = encode_frame(FrameKind.REQUEST, method=HOLD.number, request_id=1)
             peer.send(b"".join([hold, *STREAM]))
             await asyncio.sleep(1)
             handlers.held[0].reply(b"")
@@ -390,8 +396,8 @@ def test_one_way_messages_do_not_wait_and_requests_give_way_to_them(in_virtual_t
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             room = server.turns.limits.pieces_max // 2
             # One read of the server's: 32 KiB.
-            tell = encode_frame(Kind.ONE_WAY, method=TELL.number)
-            ask = encode_frame(Kind.REQUEST, method=ECHO.number, request_id=1)
+            tell = encode_frame(FrameKind.ONE_WAY, method=TELL.number)
+            ask = encode_frame(FrameKind.REQUEST, method=ECHO.number, request_id=1)
             peer.writer.write(tell * room + ask + tell)
             frame = await peer.frame()
             assert frame is not None
@@ -436,8 +442,8 @@ def test_a_heartbeat_does_not_wait_behind_the_requests_of_its_connection(
         async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
             count = 1_000
             assert count > server.turns.limits.pieces_max
-            ask = encode_frame(Kind.REQUEST, method=ASK.number, request_id=1)
-            beat = encode_frame(Kind.REQUEST, method=BEAT.number, request_id=2)
+            ask = encode_frame(FrameKind.REQUEST, method=ASK.number, request_id=1)
+            beat = encode_frame(FrameKind.REQUEST, method=BEAT.number, request_id=2)
             peer.send(ask * count + beat)
             for _ in range(count + 1):
                 await peer.frame()
@@ -461,8 +467,10 @@ def test_a_heartbeat_passes_what_other_connections_wait_with(in_virtual_time: Ru
             asked = Worker(server.turns, "others", 10_000)
             server.turns.queue(asked.work)
             for session in server._sessions:
-                frames = [(Kind.REQUEST, ASK.number, number, 0, b"") for number in range(1, 900)]
-                session._dispatch([*frames, (Kind.REQUEST, BEAT.number, 1_000, 0, b"")])
+                frames = [
+                    (FrameKind.REQUEST, ASK.number, number, 0, b"") for number in range(1, 900)
+                ]
+                session._dispatch([*frames, (FrameKind.REQUEST, BEAT.number, 1_000, 0, b"")])
             assert handlers.asked_before == [0, 0]
             assert handlers.asked == 0
             for each in (deep, peer):
@@ -504,7 +512,7 @@ def test_leases_pass_the_bounds_on_requests_within_a_bound_of_their_own(
             assert handlers.leases[-1].request_id == 2
             handlers.leases[-1].reply()
             frames = [await peer.frame() for _ in range(22)]
-            assert {frame[0] for frame in frames if frame} == {Kind.RESPONSE}
+            assert {frame[0] for frame in frames if frame} == {FrameKind.RESPONSE}
 
     in_virtual_time(main())
 
@@ -516,9 +524,11 @@ def test_a_lease_that_waits_can_be_cancelled_and_may_come_too_late(in_virtual_ti
         async with serving(handlers.service, limits=limits) as (_, port), raw_peer(port) as peer:
             for number in range(1, URGENT_REQUESTS_MAX + 2):
                 peer.request(LEASE, number)
-            peer.send(encode_frame(Kind.REQUEST, method=LEASE.number, request_id=90, argument=500))
+            peer.send(
+                encode_frame(FrameKind.REQUEST, method=LEASE.number, request_id=90, argument=500)
+            )
             peer.request(LEASE, 91)
-            peer.send(encode_frame(Kind.CANCEL, request_id=91))
+            peer.send(encode_frame(FrameKind.CANCEL, request_id=91))
             await asyncio.sleep(1)
             for call in list(handlers.leases):
                 call.reply()
@@ -526,7 +536,7 @@ def test_a_lease_that_waits_can_be_cancelled_and_may_come_too_late(in_virtual_ti
             asked = [call.request_id for call in handlers.leases]
             assert asked == [*range(1, URGENT_REQUESTS_MAX + 2)]
             answers = [await peer.frame() for _ in range(URGENT_REQUESTS_MAX + 1)]
-            assert [frame[2] for frame in answers if frame and frame[0] == Kind.ERROR] == [90]
+            assert [frame[2] for frame in answers if frame and frame[0] == FrameKind.ERROR] == [90]
             handlers.leases[-1].reply()
 
     in_virtual_time(main())
@@ -603,4 +613,4 @@ def test_every_listener_takes_turns() -> None:
             "zeppelin/node/data_server.py",
         ),
         True,
-    ), "whatever listens shares the turns of the loop among its connections: see net/turns.py"
+    ), "whatever listens shares the turns of the loop among its connections: see net/listeners.py"

@@ -15,7 +15,7 @@ from raftwood.base.errors import (
 )
 from raftwood.net.wire_errors import decode_error, encode_error
 from raftwood.raft.core.errors import ProposalDropped
-from raftwood.raft.host.proposals import OutcomeUnknown
+from raftwood.raft.requests import OutcomeUnknown
 
 IN_A_CLIENT = """
 import sys

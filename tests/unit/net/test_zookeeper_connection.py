@@ -9,19 +9,19 @@ from tests.kits.running import run
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.metastore.zookeeper_store import ZooKeeperMetaStore
-from raftwood.net.zookeeper_connection import Address
+from raftwood.net.zookeeper_connection import ZooKeeperAddress
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("one:2181", Address("one:2181", "/raftwood")),
-        ("one:1,two.example:2/a/b-c", Address("one:1,two.example:2", "/a/b-c")),
-        ("[::1]:2181/x", Address("[::1]:2181", "/x")),
+        ("one:2181", ZooKeeperAddress("one:2181", "/raftwood")),
+        ("one:1,two.example:2/a/b-c", ZooKeeperAddress("one:1,two.example:2", "/a/b-c")),
+        ("[::1]:2181/x", ZooKeeperAddress("[::1]:2181", "/x")),
     ],
 )
-def test_an_address_names_hosts_and_a_chroot(text: str, address: Address) -> None:
-    assert Address.parse(text, chroot="/raftwood") == address
+def test_an_address_names_hosts_and_a_chroot(text: str, address: ZooKeeperAddress) -> None:
+    assert ZooKeeperAddress.parse(text, chroot="/raftwood") == address
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_server_that_is_away_is_named() -> None:
 WITHOUT_KAZOO = """
 import sys
 sys.modules["kazoo"] = None
-from raftwood.app.command_line import run
+from raftwood.cli.command_line import run
 sys.exit(run(["meta", "status", "--zookeeper", "localhost:2181"]))
 """
 

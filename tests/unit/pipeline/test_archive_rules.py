@@ -6,18 +6,18 @@ import pytest
 
 from raftwood.base.errors import OutOfRange, StoreDamaged, UnsupportedVersion
 from raftwood.base.position import Position
-from raftwood.pipeline.archive.archive_rules import plan, truncatable, unite
 from raftwood.pipeline.archive.manifest import (
     ArchivedFile,
     ArchivedRange,
+    ArchiveManifest,
     Commit,
-    Manifest,
     commit_name,
     decode_commit,
     encode_commit,
     in_order,
 )
-from raftwood.pipeline.offsets import ShardView
+from raftwood.pipeline.archive.rules import plan, truncatable, unite
+from raftwood.pipeline.offsets import ShardExtent
 
 
 def commit(*ranges: tuple[int, int, int]) -> Commit:
@@ -45,8 +45,8 @@ def commit(*ranges: tuple[int, int, int]) -> Commit:
     )
 
 
-def view(shard: int, first: int, following: int) -> ShardView:
-    return ShardView(id=shard, first=Position(first), next=Position(following))
+def view(shard: int, first: int, following: int) -> ShardExtent:
+    return ShardExtent(id=shard, first=Position(first), next=Position(following))
 
 
 class World:
@@ -61,7 +61,7 @@ class World:
         self.commits: list[Commit] = []
         self.history: list[tuple[int, int, str]] = []
 
-    def views(self) -> list[ShardView]:
+    def views(self) -> list[ShardExtent]:
         return [view(shard, self.firsts[shard], self.nexts[shard]) for shard in self.logs]
 
     def step(self) -> None:
@@ -84,7 +84,7 @@ class World:
                 self.nexts[new] = self.firsts[new] = 1
 
     def archive(self) -> None:
-        planned = plan(Manifest(self.commits).shards, self.views(), skips_freed=False)
+        planned = plan(ArchiveManifest(self.commits).shards, self.views(), skips_freed=False)
         if not planned:
             return
         for each in planned:
@@ -97,7 +97,7 @@ class World:
         self.commits.append(commit(*ranges))
 
     def truncate(self) -> None:
-        archived = Manifest(self.commits).archived()
+        archived = ArchiveManifest(self.commits).archived()
         registered = {
             shard: Position(self.rng.randint(1, int(end))) for shard, end in archived.items()
         }
@@ -107,7 +107,7 @@ class World:
             for position in [each for each in self.logs[shard] if each < before]:
                 del self.logs[shard][position]
 
-    def read(self, known: Manifest) -> list[tuple[int, str]] | None:
+    def read(self, known: ArchiveManifest) -> list[tuple[int, str]] | None:
         """As a reader that looked at the archive some time ago."""
         cuts = unite(known.shards, self.views())
         if cuts is None:
@@ -132,40 +132,40 @@ class World:
 def test_history_and_tail_are_the_stream(seed: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
-    known = Manifest(())
+    known = ArchiveManifest(())
     for _ in range(200):
         world.step()
         if rng.random() < 0.3:
-            known = Manifest(world.commits)
+            known = ArchiveManifest(world.commits)
         expected = [each for shard in sorted(world.written) for each in world.written[shard]]
         found = world.read(known)
         if found is None:
             # The log was cut above what is known: the archive has what is missing.
-            found = world.read(Manifest(world.commits))
+            found = world.read(ArchiveManifest(world.commits))
         assert found == expected
 
 
 def test_what_was_freed_before_it_was_archived_is_told_or_left_out() -> None:
     shards = [view(0, 10, 20)]
     with pytest.raises(OutOfRange, match=r"up to 5.*begins at 10"):
-        plan(Manifest([commit((0, 1, 5))]).shards, shards, skips_freed=False)
-    (planned,) = plan(Manifest([commit((0, 1, 5))]).shards, shards, skips_freed=True)
+        plan(ArchiveManifest([commit((0, 1, 5))]).shards, shards, skips_freed=False)
+    (planned,) = plan(ArchiveManifest([commit((0, 1, 5))]).shards, shards, skips_freed=True)
     assert (planned.begins_at, planned.ends_at) == (10, 20)
-    manifest = Manifest([commit((0, 1, 5)), commit((0, 10, 20))])
+    manifest = ArchiveManifest([commit((0, 1, 5)), commit((0, 10, 20))])
     assert [(each.first, each.end) for each in manifest.gaps] == [("5", "10")]
 
 
 def test_that_a_shard_has_ended_is_archived_and_one_that_goes_before_is_told_of() -> None:
-    known = Manifest([commit((0, 1, 5))])
-    ended = ShardView(id=0, first=Position(3), next=Position(5), is_ended=True)
+    known = ArchiveManifest([commit((0, 1, 5))])
+    ended = ShardExtent(id=0, first=Position(3), next=Position(5), is_ended=True)
     (noted,) = plan(known.shards, [ended], skips_freed=False)
     assert (noted.first, noted.end, noted.is_last) == ("5", "5", True)
     complete = Commit(project="p", logstore="s", format="parquet", ranges=(noted,), made_ms=2)
-    after = Manifest([commit((0, 1, 5)), complete])
+    after = ArchiveManifest([commit((0, 1, 5)), complete])
     assert plan(after.shards, [ended], skips_freed=False) == []
     assert plan(after.shards, [], skips_freed=False) == []
     assert unite(known.shards, []) is None
-    child = ShardView(
+    child = ShardExtent(
         id=1, parents=(0,), parent_ends=(Position(5),), first=Position(1), next=Position(1)
     )
     assert unite(known.shards, [child]) is not None
@@ -186,7 +186,7 @@ def test_a_shard_that_is_gone_from_the_stream_is_read_from_the_archive() -> None
     ended = ArchivedRange(shard=0, first="1", end="9", is_last=True)
     child = ArchivedRange(shard=1, first="1", end="4", parents=(0,))
     made = Commit(project="p", logstore="s", format="parquet", ranges=(ended, child), made_ms=1)
-    cuts = unite(Manifest([made]).shards, [view(1, 2, 6)])
+    cuts = unite(ArchiveManifest([made]).shards, [view(1, 2, 6)])
     assert cuts is not None
     assert [(each.shard, each.first, each.tail, each.end) for each in cuts] == [
         (0, 1, 9, 9),
@@ -205,7 +205,7 @@ def test_commits_are_read_as_they_were_written_and_only_in_order() -> None:
     with pytest.raises(StoreDamaged, match=r"000000000001\.json"):
         in_order([commit_name(0), commit_name(2)])
     with pytest.raises(StoreDamaged, match="tampered"):
-        Manifest([commit((0, 1, 5)), commit((0, 4, 6))])
+        ArchiveManifest([commit((0, 1, 5)), commit((0, 4, 6))])
     with pytest.raises(UnsupportedVersion):
         decode_commit(encode_commit(made).replace(b'"version": 1', b'"version": 9'), "x")
     for bad in (b"", b"{}", b"[1]", encode_commit(made)[:-9]):
@@ -214,7 +214,7 @@ def test_commits_are_read_as_they_were_written_and_only_in_order() -> None:
 
 
 def test_files_are_chosen_by_time_and_place() -> None:
-    manifest = Manifest([commit((0, 1, 5), (1, 1, 3)), commit((0, 5, 9))])
+    manifest = ArchiveManifest([commit((0, 1, 5), (1, 1, 3)), commit((0, 5, 9))])
     assert len(list(manifest.files())) == 3
     assert [file.path for _, file in manifest.files(shard=0, from_us=6)] == ["data/0/5"]
     assert [file.path for _, file in manifest.files(to_us=3, shard=0)] == ["data/0/1"]

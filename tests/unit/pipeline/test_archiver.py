@@ -9,11 +9,10 @@ import pytest
 from raftwood.base.errors import InvalidConfiguration, OutOfRange
 from raftwood.loghub.client import LogHubClient
 from raftwood.pipeline.archive import files as archive_files
-from raftwood.pipeline.archive.archive import Archive
 from raftwood.pipeline.archive.archiver import Archiver, group_of
 from raftwood.pipeline.archive.files import ArrowFiles
-from raftwood.pipeline.archive.manifest import ArchivedFile
-from raftwood.pipeline.archive.writing import ArrowWriter, Written
+from raftwood.pipeline.archive.manifest import ArchivedFile, ArchiveLog
+from raftwood.pipeline.archive.writer import ArrowWriter, WrittenFiles
 from raftwood.pipeline.options import SourceOptions
 from tests.kits.loghub.hub import LOGSTORE, PROJECT
 from tests.kits.pipeline.archive_files_suite import check_files
@@ -51,10 +50,10 @@ def test_files_and_all_folders_that_may_be_new_last(
     ("owner", "name"),
     [
         (ArrowWriter, "write"),
-        (Archive, "add"),
+        (ArchiveLog, "add"),
         (LogHubClient, "set_checkpoint"),
         (LogHubClient, "truncate_shard"),
-        (Archive, "clean"),
+        (ArchiveLog, "clean"),
     ],
 )
 def test_killed_anywhere_nothing_is_lost_or_twice(
@@ -95,7 +94,7 @@ def test_killed_anywhere_nothing_is_lost_or_twice(
 
 def logstore_manifest(logstore: ArchivedLogstore) -> Any:
     files = ArrowFiles(logstore.uri)
-    return Archive(files, project=PROJECT, logstore=LOGSTORE).manifest()
+    return ArchiveLog(files, project=PROJECT, logstore=LOGSTORE).manifest()
 
 
 class _Overtaken(ArrowWriter):
@@ -104,7 +103,7 @@ class _Overtaken(ArrowWriter):
     others = 1
     logstore: ArchivedLogstore
 
-    def write(self, ranges: Sequence[Any], *, number: int) -> Written:
+    def write(self, ranges: Sequence[Any], *, number: int) -> WrittenFiles:
         written = super().write(ranges, number=number)
         if self.others:
             self.others -= 1
@@ -120,7 +119,7 @@ def test_of_two_archivers_at_once_one_commits_a_range(tmp_path: Path) -> None:
         files = ArrowFiles(logstore.uri)
         writer = _Overtaken(files, SourceOptions(access=logstore.access))
         writer.logstore = logstore
-        archive = Archive(files, project=PROJECT, logstore=LOGSTORE)
+        archive = ArchiveLog(files, project=PROJECT, logstore=LOGSTORE)
         Archiver(logstore.access, archive, writer).run()
         assert logstore_manifest(logstore).rows == 16
         assert sorted(logstore.messages()) == sorted(logstore.written)
@@ -149,7 +148,7 @@ def test_an_archiver_goes_on_whose_files_another_one_removes(tmp_path: Path) -> 
         files = ArrowFiles(logstore.uri)
         writer = _Swept(files, SourceOptions(access=logstore.access))
         writer.logstore = logstore
-        archive = Archive(files, project=PROJECT, logstore=LOGSTORE)
+        archive = ArchiveLog(files, project=PROJECT, logstore=LOGSTORE)
         assert Archiver(logstore.access, archive, writer).run().rows == 10
         assert sorted(logstore.messages()) == sorted(logstore.written)
         # What is wrong for another reason is told.
@@ -193,7 +192,7 @@ def test_an_archive_is_of_one_logstore_and_does_not_skip_in_silence(tmp_path: Pa
             client.truncate_shard(PROJECT, LOGSTORE, shard=0, before=end)
         with pytest.raises(OutOfRange, match="let it be skipped"):
             logstore.archive()
-        other = Archive(ArrowFiles(logstore.uri), project=PROJECT, logstore="other")
+        other = ArchiveLog(ArrowFiles(logstore.uri), project=PROJECT, logstore="other")
         with pytest.raises(InvalidConfiguration, match="a folder of its own"):
             other.manifest()
 

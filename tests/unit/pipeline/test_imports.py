@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["raftwood.pipeline.source.stream_reader", "raftwood.pipeline.sink.writers"],
+    ["raftwood.pipeline.source", "raftwood.pipeline.sink"],
 )
 def test_a_process_that_only_plans_does_not_load_pandas(module: str) -> None:
     # Spark starts one for each query: pandas would be a half of its work, and of its memory.

@@ -13,19 +13,24 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from raftwood.base.errors import InternalError, InvalidConfiguration
-from raftwood.pipeline.jobs.importing import function_named, named
-from raftwood.pipeline.jobs.job import Access, Job, JobContext, JobOptions
-from raftwood.pipeline.jobs.progress import (
+from raftwood.pipeline.jobs.job import (
+    Job,
+    JobAccess,
+    JobContext,
+    JobOptions,
     JobProgress,
     JobState,
+    duration_s,
+    function_named,
     lag_of,
+    named,
+    parse_trigger,
     read_status,
     write_status,
 )
-from raftwood.pipeline.jobs.streaming_job import shuffling
-from raftwood.pipeline.jobs.time_range import time_range, time_us
+from raftwood.pipeline.jobs.query import shuffling
+from raftwood.pipeline.jobs.replay import time_range, time_us
 from raftwood.pipeline.jobs.transform import _made
-from raftwood.pipeline.jobs.triggers import duration_s, parse_trigger
 from raftwood.pipeline.session import session_settings
 
 
@@ -161,7 +166,7 @@ def test_what_spark_says_is_told_in_a_line_with_the_jobs_name(
     job = _Failing(
         "errors",
         JobOptions(kind="failing", source="web/access"),
-        access=Access(gateways="h:1", access_key="k", access_secret="s"),
+        access=JobAccess(gateways="h:1", access_key="k", access_secret="s"),
         folder=str(tmp_path),
     )
     job.error = error

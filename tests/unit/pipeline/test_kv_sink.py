@@ -8,13 +8,23 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, TooLarge
-from raftwood.pipeline.kv import rows_out
-from raftwood.pipeline.kv.options import KvSinkOptions, kv_sink_options
-from raftwood.pipeline.kv.rows_out import RowLayout, TaskRows, row_layout
-from raftwood.pipeline.kv.tables import connected_table, disconnect_tables
-from raftwood.pipeline.kv.writers import CHUNKS_PER_PRODUCER, TaskName, write_rows
+from raftwood.pipeline import zeppelin_sink
+from raftwood.pipeline.zeppelin_options import (
+    KvSinkOptions,
+    connected_table,
+    disconnect_tables,
+    kv_sink_options,
+)
+from raftwood.pipeline.zeppelin_sink import (
+    CHUNKS_PER_PRODUCER,
+    RowLayout,
+    TaskName,
+    TaskRows,
+    row_layout,
+    write_rows,
+)
 from raftwood.zeppelin.client import Kv
-from raftwood.zeppelin.client.batches import NamedRows
+from raftwood.zeppelin.client.bulk import NamedRows
 from tests.kits.zeppelin.data_node import DataNode, data_node
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER
 
@@ -189,6 +199,6 @@ def test_rows_that_cannot_be_written_are_said(
     sink = Sink(access, keyColumn="k", valueColumn="v")
     with pytest.raises(TooLarge, match="fewer rows"):
         sink.write(large)
-    monkeypatch.setattr(rows_out, "TASK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(zeppelin_sink, "TASK_BYTES_MAX", 1 << 20)
     with pytest.raises(TooLarge, match="more tasks"):
         TaskRows(sink.layout).add(large)

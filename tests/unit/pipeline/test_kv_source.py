@@ -11,9 +11,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, StringStarts
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound
-from raftwood.pipeline.kv.data_source import ZeppelinDataSource
-from raftwood.pipeline.kv.table_reader import FilteringTableReader, TableReader, table_schema
-from raftwood.pipeline.kv.tables import connected_table, disconnect_tables
+from raftwood.pipeline.data_source import ZeppelinDataSource
+from raftwood.pipeline.zeppelin_options import connected_table, disconnect_tables
+from raftwood.pipeline.zeppelin_source import FilteringTableReader, TableReader, table_schema
 from raftwood.zeppelin.client import Kv
 from tests.kits.zeppelin.data_node import DataNode, data_node
 from tests.kits.zeppelin.static_view import PASSWORD, READER, WRITER

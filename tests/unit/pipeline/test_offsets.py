@@ -9,12 +9,12 @@ from hypothesis import strategies as some
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.position import Position
-from raftwood.loghub.client.errors import RecordsFreed
-from raftwood.pipeline.admission import Admission
+from raftwood.loghub.errors import RecordsFreed
 from raftwood.pipeline.offsets import (
-    Offset,
+    RowAdmission,
+    ShardExtent,
     ShardRange,
-    ShardView,
+    StreamOffset,
     advanced,
     available,
     check_losses,
@@ -34,8 +34,8 @@ def view(
     parents: tuple[int, ...] = (),
     parent_ends: tuple[int, ...] = (),
     is_ended: bool = False,
-) -> ShardView:
-    return ShardView(
+) -> ShardExtent:
+    return ShardExtent(
         id=number,
         parents=parents,
         parent_ends=tuple(map(Position, parent_ends)),
@@ -45,8 +45,8 @@ def view(
     )
 
 
-def at(*, ended: tuple[int, ...] = (), **positions: int) -> Offset:
-    return Offset(
+def at(*, ended: tuple[int, ...] = (), **positions: int) -> StreamOffset:
+    return StreamOffset(
         positions={int(name[1:]): Position(place) for name, place in positions.items()},
         ended=frozenset(ended),
     )
@@ -62,15 +62,15 @@ class Query:
         self.seen: list[list[tuple[int, int]]] = []
         self.caps: dict[int, Position] | None = None
 
-    def kept(self, offset: Offset) -> Offset:
-        return Offset.from_json(json.loads(json.dumps(offset.to_json())))
+    def kept(self, offset: StreamOffset) -> StreamOffset:
+        return StreamOffset.from_json(json.loads(json.dumps(offset.to_json())))
 
-    def plan(self, rows_max: int | None) -> Offset:
+    def plan(self, rows_max: int | None) -> StreamOffset:
         views = self.logstore.views()
         wanted = available(self.offset, views, caps=self.caps)
         ends = {shard: each.end for shard, each in wanted.items()}
         if rows_max is not None:
-            admission = Admission(wanted, rows_max)
+            admission = RowAdmission(wanted, rows_max)
             while (asked := admission.wanted()) is not None:
                 steps, following = self.logstore.steps(asked, self.random.randint(1, 3))
                 admission.found(asked.shard, steps, following)
@@ -245,11 +245,11 @@ def test_a_shard_that_is_gone_is_a_loss_for_a_query_over_what_is_there_as_well()
 
 def test_an_offset_says_into_how_many_parts_the_micro_batch_before_it_was_cut() -> None:
     shards = [view(0, 1, 9)]
-    planned = Offset(positions={0: Position(1)}, partitions_min=3)
-    found = Offset.from_json(json.loads(json.dumps(planned.to_json())))
+    planned = StreamOffset(positions={0: Position(1)}, partitions_min=3)
+    found = StreamOffset.from_json(json.loads(json.dumps(planned.to_json())))
     assert found == planned
     assert advanced(found, shards, {}) == found
-    assert "partitions" not in Offset(positions={0: Position(1)}).to_json()
+    assert "partitions" not in StreamOffset(positions={0: Position(1)}).to_json()
 
 
 def test_what_is_freed_behind_the_last_target_does_not_keep_a_query_running() -> None:
@@ -277,4 +277,4 @@ def test_divided_ranges_cover_the_same_positions(sizes: list[int], count: int) -
 def test_an_offset_of_another_source_is_refused() -> None:
     for found in ({}, {"shards": {"0": 5}, "ended": [], "skipped": 0}, {"shards": 3}):
         with pytest.raises(InvalidInput):
-            Offset.from_json(found)
+            StreamOffset.from_json(found)

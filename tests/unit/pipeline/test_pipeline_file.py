@@ -23,7 +23,7 @@ def _pipeline(text: str, folder: Path) -> Pipeline:
 
 
 def test_the_demos_own_file_is_a_pipeline() -> None:
-    path = Path(__file__).parents[3] / "src/raftwood/app/demo/web_pipeline.toml"
+    path = Path(__file__).parents[3] / "src/raftwood_demos/web_pipeline.toml"
     jobs = {job.name: job for job in read_pipeline(str(path), ACCESS).jobs}
     assert list(jobs) == ["parse", "errors", "minutes", "keys", "archive"]
     assert isinstance(jobs["minutes"], Aggregate)

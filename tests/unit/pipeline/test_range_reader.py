@@ -12,7 +12,7 @@ from raftwood.pipeline.columns import projection_for, wanted_columns
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import ShardRange
 from raftwood.pipeline.options import SourceOptions, StreamAccess
-from raftwood.pipeline.source.range_reader import read_range
+from raftwood.pipeline.range_reader import read_range
 
 MESSAGE = projection_for(wanted_columns(["message"]))
 

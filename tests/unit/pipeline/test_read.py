@@ -10,7 +10,7 @@ import pytest
 import raftwood.pipeline.read
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.client import RecordsFreed
-from raftwood.pipeline.archive import looking
+from raftwood.pipeline.archive import reader
 from tests.kits.loghub.hub import LOGSTORE, PROJECT
 from tests.kits.pipeline.archived_logstore import (
     ArchivedLogstore,
@@ -64,7 +64,7 @@ def test_what_is_archived_and_truncated_while_it_is_read_is_read_once(
         logstore.put(10)
 
         def looked(*given: Any, **more: Any) -> Any:
-            found = looking.look(*given, **more)
+            found = reader.look(*given, **more)
             logstore.put(5)  # comes later than the reader
             assert logstore.archive(is_truncating=True).truncated
             return found

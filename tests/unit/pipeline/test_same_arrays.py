@@ -3,10 +3,9 @@
 import pyarrow
 import pytest
 
+from raftwood.pipeline import record_batches
 from raftwood.pipeline.columns import ARROW_TYPES, Column
-from raftwood.pipeline.source import same_arrays
-from raftwood.pipeline.source.projecting import map_array
-from raftwood.pipeline.source.same_arrays import repeated, repeated_names, steps
+from raftwood.pipeline.record_batches import map_array, repeated, repeated_names, steps
 
 STRING = pyarrow.string()
 
@@ -27,7 +26,7 @@ def test_a_type_is_not_taken_for_a_name_that_reads_the_same() -> None:
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[object, object] = {}
-    monkeypatch.setattr(same_arrays, "_arrays", kept)
+    monkeypatch.setattr(record_batches, "_arrays", kept)
     for number in range(200):
         repeated(f"topic {number}", STRING, 10)
     assert len(kept) <= 64

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftwood.pipeline.jobs.sessions import Session, SessionRow, closed, with_rows
+from raftwood.pipeline.jobs.sessionize import RowSession, SessionRow, closed, with_rows
 
 GAP_MS = 100
 TIMES = st.lists(st.integers(min_value=0, max_value=3_000), max_size=40)
@@ -25,17 +25,17 @@ def _expected(times: list[int]) -> list[tuple[int, int, int, float]]:
     return [(group[0], group[-1], len(group), float(sum(group))) for group in found]
 
 
-def _figures(sessions: list[Session]) -> list[tuple[int, int, int, float]]:
+def _figures(sessions: list[RowSession]) -> list[tuple[int, int, int, float]]:
     return [(each.start_ms, each.end_ms, each.rows, each.sums[0]) for each in sessions]
 
 
 @given(TIMES, st.lists(st.integers(min_value=1, max_value=10), max_size=10))
 def test_sessions_are_the_same_however_rows_are_divided(times: list[int], cuts: list[int]) -> None:
-    sessions: list[Session] = []
+    sessions: list[RowSession] = []
     left = list(times)
     for cut in [*cuts, len(times)]:
         sessions = with_rows(sessions, _rows(left[:cut]), GAP_MS)
-        sessions = msgspec.json.decode(msgspec.json.encode(sessions), type=list[Session])
+        sessions = msgspec.json.decode(msgspec.json.encode(sessions), type=list[RowSession])
         left = left[cut:]
     assert _figures(sessions) == _expected(times)
     assert [each.first for each in sessions] == [[str(each.start_ms)] for each in sessions]

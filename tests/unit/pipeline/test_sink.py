@@ -11,14 +11,13 @@ import pytest
 from raftwood.loghub.model import Shard, ShardStatus
 from raftwood.pipeline.hub import disconnect
 from raftwood.pipeline.options import SinkOptions
-from raftwood.pipeline.sink.routing import Way, WriteKey, next_shard
-from raftwood.pipeline.sink.rows_in import Layout
-from raftwood.pipeline.sink.writers import write_rows
+from raftwood.pipeline.sink import SinkLayout, write_rows
+from raftwood.pipeline.sink_sender import Way, WriteKey, next_shard
 from tests.kits.loghub.hub import LOGSTORE, PROJECT
 from tests.kits.pipeline.archived_logstore import ArchivedLogstore, with_logstore
 
-PLAIN = Layout([("message", "message")], [], "message")
-MAPS = Layout([], [("contents", "")], None)
+PLAIN = SinkLayout([("message", "message")], [], "message")
+MAPS = SinkLayout([], [("contents", "")], None)
 _MAP = pyarrow.map_(pyarrow.string(), pyarrow.string())
 
 

@@ -10,7 +10,7 @@ from raftwood.base.errors import InvalidConfiguration
 from raftwood.pipeline.columns import projection_for, wanted_columns
 from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.offsets import (
-    Offset,
+    StreamOffset,
     advanced,
     available,
     check_losses,
@@ -19,8 +19,8 @@ from raftwood.pipeline.offsets import (
     ranges,
 )
 from raftwood.pipeline.options import SourceOptions, source_options
-from raftwood.pipeline.source.range_reader import read_range
-from raftwood.pipeline.source.space import Space
+from raftwood.pipeline.planning import QuerySpace
+from raftwood.pipeline.range_reader import read_range
 from tests.kits.loghub.hub import LOGSTORE, PROJECT
 from tests.kits.pipeline.archived_logstore import (
     ArchivedLogstore,
@@ -37,10 +37,10 @@ class Query:
 
     def __init__(self, logstore: ArchivedLogstore, hub: Hub, **options: Any) -> None:
         self.options = SourceOptions(access=logstore.access, archive=logstore.uri, **options)
-        self.space = Space(self.options)
+        self.space = QuerySpace(self.options)
         self.hub = hub
         views = self.space.views(hub)
-        self.offset: Offset = initial_offset(views, self.space.starts(hub, views))
+        self.offset: StreamOffset = initial_offset(views, self.space.starts(hub, views))
         self.found: list[str] = []
 
     def advance(self, rows_max: int) -> int:

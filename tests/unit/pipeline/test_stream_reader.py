@@ -7,8 +7,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from raftwood.pipeline.columns import projection_for, wanted_columns
 from raftwood.pipeline.options import SourceOptions
-from raftwood.pipeline.source.partitions import RangePartition
-from raftwood.pipeline.source.stream_reader import StreamReader
+from raftwood.pipeline.source import RangePartition, StreamReader
 from tests.kits.pipeline.archived_logstore import ArchivedLogstore, with_logstore
 
 MESSAGE = projection_for(wanted_columns(["message"]))

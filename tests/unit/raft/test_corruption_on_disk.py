@@ -17,9 +17,9 @@ from raftwood.base.errors import StoreError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Server, Service
-from raftwood.raft.host.host import Host
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.service import RaftService
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
 
 _SETTINGS = msgspec.structs.replace(
     SETTINGS, tick_ms=50, snapshot_entries=60, snapshot_entries_kept=20
@@ -35,7 +35,7 @@ class RealStores:
     def __init__(self, environment: Environment, folder: Path) -> None:
         self._environment = environment
         self._folder = folder
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, NodeHost] = {}
         self._servers: dict[int, Server] = {}
         self.addresses: dict[int, str] = {}
 
@@ -44,7 +44,7 @@ class RealStores:
 
     async def serve(self, store: int) -> None:
         """Open the store and listen; at its first start the port is chosen."""
-        host = await Host.open(
+        host = await NodeHost.open(
             self._environment,
             str(self.folder(store)),
             cluster="test",

@@ -21,13 +21,12 @@ from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, addres
 
 from raftwood.base.errors import StoreDamaged
 from raftwood.net import Service
-from raftwood.raft.host.group_state import GroupState
-from raftwood.raft.host.log_ends import LogEnds
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.repair import Repairs
-from raftwood.raft.host.repair_service import REPAIR, RepairService
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import Machine
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.group_log import GroupState
+from raftwood.raft.log_ends import LogEnds
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.repair import REPAIR, Repairs, RepairService
+from raftwood.testing import Machine
 
 _LINE = b"line %d " + b"." * 400
 _CHOSEN = random.Random(1)

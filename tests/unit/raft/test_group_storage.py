@@ -3,12 +3,11 @@
 import pytest
 from tests.kits.disk.log_in_memory import open_log, run
 
-from raftwood.disk.segment_log import Run, SegmentLog, State
+from raftwood.disk.segment_log import Run, SegmentLog, SetState
 from raftwood.raft.core import UNLIMITED, Entry, EntryMissing, SnapshotNotReady
-from raftwood.raft.host.group_state import GroupState
-from raftwood.raft.host.group_storage import EntriesNotInMemory, GroupStorage
-from raftwood.raft.host.runs import encode_run
-from raftwood.simulation import ImmediateFiles
+from raftwood.raft.entry_format import encode_run
+from raftwood.raft.group_log import EntriesNotInMemory, GroupState, GroupStorage
+from raftwood.testing import ImmediateFiles
 
 GROUP = 7
 ENTRIES = [Entry(1 + index // 5, index, payload=b"%d" % index) for index in range(1, 9)]
@@ -18,7 +17,7 @@ async def _filled(files: ImmediateFiles) -> SegmentLog:
     log = await open_log(files)
     runs = [encode_run(part) for part in (ENTRIES[:2], ENTRIES[2:4], ENTRIES[4:])]
     records = [Run(GROUP, each.term, each.first_index, each.count, each.payload) for each in runs]
-    await log.commit(State(GROUP, GroupState(1, 2, 3, 3, (1, 2, 3)).encoded()), *records)
+    await log.commit(SetState(GROUP, GroupState(1, 2, 3, 3, (1, 2, 3)).encoded()), *records)
     return log
 
 

@@ -7,8 +7,8 @@ from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
 from raftwood.base.errors import DeadlineExceeded
 from raftwood.raft.core import ProposalDropped
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.simulation.disk import DiskProfile
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.testing.disk import DiskProfile
 
 
 @pytest.mark.parametrize("seed", range(4))

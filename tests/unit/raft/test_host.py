@@ -8,15 +8,14 @@ from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, address, run_
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, OutOfRange
 from raftwood.disk.segment_log import LogSettings
-from raftwood.net.store_names import store_identity
+from raftwood.net.identity import store_identity
+from raftwood.raft import service
+from raftwood.raft.client_protocol import REGISTER, encode_register_request
 from raftwood.raft.core import ConfState, Message, MessageKind
-from raftwood.raft.host.membership import MemberAction, MemberStep, change_of_members
-from raftwood.raft.host.protocol import Introduction
-from raftwood.raft.host.runs import RunBook
-from raftwood.raft.host.settings import RaftHostSettings, check_fit
-from raftwood.raft.host.wire import encode_frames
-from raftwood.raft.remote import service
-from raftwood.raft.remote.protocol import REGISTER, encode_register_request
+from raftwood.raft.entry_format import RunCache
+from raftwood.raft.membership import MemberAction, MemberStep, change_of_members
+from raftwood.raft.settings import RaftHostSettings, check_fit
+from raftwood.raft.transport import Introduction, encode_frames
 
 
 def _numbered(count: int) -> list[bytes]:
@@ -403,7 +402,7 @@ def test_what_comes_on_a_connection_without_an_introduction_is_not_heard() -> No
         host = cluster.hosts[next(store for store in (1, 2, 3) if store != leader)]
         term = host.status(GROUP).term
         heartbeat = Message(MessageKind.HEARTBEAT, host.id, leader, term + 1)
-        ((piece,),) = encode_frames([(GROUP, heartbeat, RunBook())])
+        ((piece,),) = encode_frames([(GROUP, heartbeat, RunCache())])
         frame = bytes(piece)
         host._incoming._on_frame(store_identity(leader), frame)
         assert host.status(GROUP).term == term

@@ -4,18 +4,18 @@ import pytest
 
 from raftwood.base.errors import NotLeader, ProtocolError, StoreDamaged, UnsupportedVersion
 from raftwood.raft.core import Entry, EntryKind, Message, MessageKind
-from raftwood.raft.host.entry_cache import EntryCache
-from raftwood.raft.host.group_state import (
+from raftwood.raft.entry_format import EncodedRun, RunCache, decode_run, encode_run
+from raftwood.raft.group_log import (
     STATE_VERSION,
     GroupState,
+    RaftEntryCache,
     decode_state,
     membership_of,
 )
-from raftwood.raft.host.runs import EncodedRun, RunBook, decode_run, encode_run
-from raftwood.raft.host.wire import SENT_KINDS, TERM_MAX, decode_frame, encode_frames
+from raftwood.raft.transport import SENT_KINDS, TERM_MAX, decode_frame, encode_frames
 
 
-def _encode(messages: list[tuple[int, Message, RunBook]]) -> bytes:
+def _encode(messages: list[tuple[int, Message, RunCache]]) -> bytes:
     (frame,) = encode_frames(messages)
     return b"".join(frame)
 
@@ -39,7 +39,7 @@ def test_a_run_that_does_not_add_up_is_refused(payload: bytes) -> None:
 
 
 def test_a_book_splits_at_terms_and_hands_out_known_runs_as_they_are() -> None:
-    book = RunBook()
+    book = RunCache()
     entries = _entries(1, 3) + _entries(4, 2, term=2)
     known = encode_run(entries[1:3])
     book.remember(known, entries[1:3])
@@ -54,7 +54,7 @@ def test_a_book_splits_at_terms_and_hands_out_known_runs_as_they_are() -> None:
 
 
 def test_a_book_does_not_take_other_entries_of_the_same_index_for_known_ones() -> None:
-    book = RunBook()
+    book = RunCache()
     old = _entries(1, 2)
     book.runs(old)
     new = [Entry(3, 1, payload=b"x"), Entry(3, 2, payload=b"y")]
@@ -66,27 +66,27 @@ def test_a_frame_has_golden_bytes() -> None:
     message = Message(MessageKind.HEARTBEAT, 2, 1, 4, commit=6, context=b"r")
     words = "52574d01 01000000 0900000000000000 07 00 0100 0100000000000000 0400000000000000"
     words += "0000000000000000 0000000000000000 0600000000000000 0000000000000000 00000000 72"
-    assert _encode([(9, message, RunBook())]) == bytes.fromhex(words)
+    assert _encode([(9, message, RunCache())]) == bytes.fromhex(words)
 
 
 @pytest.mark.parametrize("kind", sorted(SENT_KINDS))
 def test_every_kind_comes_back(kind: MessageKind) -> None:
     entries = _entries(8, 2) if kind is MessageKind.APPEND else []
     message = Message(kind, 2, 1, 4, 3, 7, entries, 6, True, 5, context=b"context")
-    ((group, back, _),) = decode_frame(_encode([(1, message, RunBook())]), target=2)
+    ((group, back, _),) = decode_frame(_encode([(1, message, RunCache())]), target=2)
     assert (group, back) == (1, message)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MessageKind if kind not in SENT_KINDS])
 def test_what_never_leaves_its_node_is_refused(kind: MessageKind) -> None:
-    frame = _encode([(1, Message(kind, 2, 1), RunBook())])
+    frame = _encode([(1, Message(kind, 2, 1), RunCache())])
     with pytest.raises(ProtocolError):
         decode_frame(frame, target=2)
 
 
 def test_a_frame_cut_anywhere_is_refused() -> None:
     append = Message(MessageKind.APPEND, 2, 1, 4, 3, 7, _entries(8, 2), 6, context=b"c")
-    frame = _encode([(1, append, RunBook())])
+    frame = _encode([(1, append, RunCache())])
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
             decode_frame(frame[:end], target=2)
@@ -95,7 +95,7 @@ def test_a_frame_cut_anywhere_is_refused() -> None:
 @pytest.mark.parametrize("kind", sorted(SENT_KINDS))
 def test_a_message_is_of_a_term_that_a_group_can_reach(kind: MessageKind) -> None:
     for term in (0, TERM_MAX + 1):
-        frame = _encode([(1, Message(kind, 2, 1, term), RunBook())])
+        frame = _encode([(1, Message(kind, 2, 1, term), RunCache())])
         if term == 0 and kind in (MessageKind.READ_INDEX, MessageKind.TRANSFER_LEADER):
             decode_frame(frame, target=2)
             continue
@@ -107,7 +107,7 @@ def test_a_message_is_of_a_term_that_a_group_can_reach(kind: MessageKind) -> Non
 def test_entries_are_not_of_a_later_term_than_their_message(term: int) -> None:
     append = Message(MessageKind.APPEND, 2, 1, 4, 3, 7, _entries(8, 2, term=term), 6)
     with pytest.raises(ProtocolError, match=f"of term {term}"):
-        decode_frame(_encode([(1, append, RunBook())]), target=2)
+        decode_frame(_encode([(1, append, RunCache())]), target=2)
 
 
 def test_a_state_comes_back_and_a_newer_one_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_a_state_comes_back_and_a_newer_one_is_refused() -> None:
 
 
 def test_the_cache_forgets_applied_runs_only() -> None:
-    cache = EntryCache(1)
+    cache = RaftEntryCache(1)
     for first in (1, 3, 5):
         cache.append(_entries(first, 2), 100)
     cache.shrink(applied=3, bytes_max=10)
@@ -132,7 +132,7 @@ def test_the_cache_forgets_applied_runs_only() -> None:
 
 
 def test_the_cache_is_cut_at_the_start_of_a_run() -> None:
-    cache = EntryCache(1)
+    cache = RaftEntryCache(1)
     cache.append(_entries(1, 2), 100)
     cache.append(_entries(3, 3), 100)
     assert cache.run_start(4) == 3

@@ -7,18 +7,18 @@ import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, address, run_cluster, write
 
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError
-from raftwood.disk.segment_log import DropGroup, Record, Run, State
-from raftwood.raft.host.book import HOST_GROUP, StoreBook
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.replica import Replica
+from raftwood.disk.segment_log import DropGroup, Record, Run, SetState
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.registry import HOST_GROUP, StoreRegistry
+from raftwood.raft.replica import Replica
 
 
 class Refusal:
     """Makes a host's log refuse some records until it is lifted."""
 
     def __init__(
-        self, host: Host, error: RaftwoodError, is_meant: Callable[[Record], bool]
+        self, host: NodeHost, error: RaftwoodError, is_meant: Callable[[Record], bool]
     ) -> None:
         self.count = 0
         self.is_lifted = False
@@ -48,7 +48,7 @@ def test_a_member_is_added_while_the_log_has_no_room_for_its_address() -> None:
             refusal = Refusal(
                 cluster.hosts[follower],
                 Overloaded("many bytes wait for the disk"),
-                lambda record: isinstance(record, State) and record.group == HOST_GROUP,
+                lambda record: isinstance(record, SetState) and record.group == HOST_GROUP,
             )
             cluster.start(4, joins=True)
             step = MemberStep(MemberAction.ADD_VOTER, 4, address(4))
@@ -119,7 +119,7 @@ def test_a_store_is_not_heard_before_its_folder_is_noted() -> None:
                 raise DiskFull("no room")
 
     log = FullLog()
-    book = StoreBook(log)  # type: ignore[arg-type]
+    book = StoreRegistry(log)  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(DiskFull):
             book.admit(2, "folder")

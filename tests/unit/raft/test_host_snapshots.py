@@ -11,8 +11,9 @@ from tests.kits.raft import host_cluster
 from tests.kits.raft.host_cluster import GROUP, SETTINGS, Cluster, Lines, run_cluster, write
 
 from raftwood.base.errors import Unavailable
-from raftwood.raft.host.snapshot_transfer import SnapshotTransfer
-from raftwood.raft.host.snapshots import ExtraFileList, SnapshotMeta, SnapshotReader
+from raftwood.raft.snapshot_files import ExtraFileList, SnapshotReader
+from raftwood.raft.snapshot_format import SnapshotMeta
+from raftwood.raft.snapshotter import SnapshotTransfer
 from raftwood.raft.state_machine import Stopped
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.kits.raft.host_cluster import GROUP, Cluster, Lines, address, run_cluster, write
 
-from raftwood.raft.host.membership import MemberAction, MemberStep
+from raftwood.raft.membership import MemberAction, MemberStep
 
 
 def test_a_store_that_starts_its_group_late_hears_those_that_came_before() -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from raftwood.base.errors import InvariantViolated
-from raftwood.raft.core.progress import PROBE, REPLICATE, SNAPSHOT, Inflights, Progress
+from raftwood.raft.core.tracker import PROBE, REPLICATE, SNAPSHOT, Inflights, Progress
 
 
 def _progress(*, match: int = 0, window: int = 4, bytes_max: int = 0) -> Progress:

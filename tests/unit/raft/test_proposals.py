@@ -6,7 +6,7 @@ import pytest
 
 from raftwood.base.errors import ConnectionLost, RaftwoodError, ShuttingDown, Unavailable
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host.proposals import Batch, OutcomeUnknown, Proposals, split_batch
+from raftwood.raft.requests import OutcomeUnknown, ProposalBatch, Proposals, split_batch
 
 
 class Caller:
@@ -22,7 +22,7 @@ class Caller:
         kind: EntryKind = EntryKind.NORMAL,
     ) -> None:
         entries = [Entry(0, 0, kind, b"command")] * count
-        batch = Batch(entries, count, self._done)
+        batch = ProposalBatch(entries, count, self._done)
         batch.first_index, batch.term = first_index, term
         proposals.size_bytes += count
         proposals.entered_log([batch])
@@ -127,7 +127,9 @@ def test_what_is_in_the_log_when_a_replica_stops_has_an_unknown_outcome() -> Non
     proposals = Proposals()
     in_log = Caller(proposals, first_index=10, count=1, term=5)
     told: list[RaftwoodError | None] = []
-    queued = Batch([Entry(0, 0, EntryKind.NORMAL, b"x")], 1, lambda _, error: told.append(error))
+    queued = ProposalBatch(
+        [Entry(0, 0, EntryKind.NORMAL, b"x")], 1, lambda _, error: told.append(error)
+    )
     proposals.add(queued)
     proposals.refuse_all(ShuttingDown("the store shuts down"))
     assert isinstance(told[0], ShuttingDown), "nothing was done"

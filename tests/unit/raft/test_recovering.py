@@ -17,8 +17,8 @@ from raftwood.base.errors import (
     StoreDamaged,
     StoreLocked,
 )
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.recovering import GroupCopy, examine_group, recover_group
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.offline import GroupCopy, examine_group, recover_group
 
 FOLDER = "/data/store"
 Work = Callable[[Environment], Coroutine[Any, Any, Any]]

@@ -15,12 +15,12 @@ from raftwood.base.errors import (
     PermissionDenied,
     Unavailable,
 )
-from raftwood.net.discovery import discover
-from raftwood.net.methods import Entry, Service
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.remote.admin import ask_members
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.raft.remote.protocol import HEARTBEAT, RENEW
+from raftwood.net.methods import HandlerEntry, Service
+from raftwood.net.stores import discover
+from raftwood.raft.admin import ask_members
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.client_protocol import HEARTBEAT, RENEW
+from raftwood.raft.membership import MemberAction, MemberStep
 
 
 def test_a_client_learns_of_a_leader_that_was_added_after_it_was_made() -> None:
@@ -81,7 +81,7 @@ def test_leases_and_heartbeats_reach_new_stores_and_those_of_the_first_release(
     asked: list[str] = []
     add = Service._add
 
-    def add_what_there_was(self: Service, entry: Entry) -> None:
+    def add_what_there_was(self: Service, entry: HandlerEntry) -> None:
         if are_old and entry.method in LATER:
             return
         handler, name = entry.handler, entry.method.name
@@ -90,7 +90,7 @@ def test_leases_and_heartbeats_reach_new_stores_and_those_of_the_first_release(
             asked.append(name)
             return handler(*arguments)
 
-        add(self, Entry(entry.method, entry.mode, noted))
+        add(self, HandlerEntry(entry.method, entry.mode, noted))
 
     monkeypatch.setattr(Service, "_add", add_what_there_was)
 

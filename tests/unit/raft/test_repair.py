@@ -31,13 +31,13 @@ from raftwood.base.errors import (
     StoreDamaged,
     Unavailable,
 )
-from raftwood.raft.host import repair_service
-from raftwood.raft.host.group_state import GroupState
-from raftwood.raft.host.log_ends import LogEnds
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.opening import Opener
-from raftwood.raft.host.repair import Repairs
-from raftwood.raft.host.replica import Replica
+from raftwood.raft import repair
+from raftwood.raft.bootstrap import ReplicaOpener
+from raftwood.raft.group_log import GroupState
+from raftwood.raft.log_ends import LogEnds
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.repair import Repairs
+from raftwood.raft.replica import Replica
 
 
 async def _refuse(*_: object) -> None:
@@ -299,7 +299,7 @@ def test_a_lost_end_is_noted_before_anything_else_though_there_was_no_room_for_i
     """Else the store would vote with a shortened log after its next start."""
     noted: list[GroupState] = []
 
-    async def note(opener: Opener, group: int, state: GroupState) -> None:
+    async def note(opener: ReplicaOpener, group: int, state: GroupState) -> None:
         noted.append(state)
         if len(noted) == 1:
             raise Overloaded("no room")
@@ -309,14 +309,14 @@ def test_a_lost_end_is_noted_before_anything_else_though_there_was_no_room_for_i
         cluster.start(1, 2, 3)
         async with cluster.client() as client:
             store = await follower_without_tail(cluster, client, kept=150, lost=50)
-            with replaced(Opener, note=note)():
+            with replaced(ReplicaOpener, note=note)():
                 cluster.start(store)
                 await write(client, 20, start=200)
                 await wait_repaired(cluster, store)
         assert len(noted) > 1
         assert all(state.votes_from > 150 for state in noted)
 
-    note_as_before = Opener.note
+    note_as_before = ReplicaOpener.note
     run_cluster(scenario)
 
 
@@ -495,7 +495,7 @@ def _is_halted(cluster: Cluster, store: int) -> bool:
 @pytest.mark.parametrize("seed", [3, 7, 8])
 def test_a_store_that_still_votes_does_not_leave_before_the_others_have_a_quorum(seed: int) -> None:
     _a_leader_is_damaged_while_another_store_says_nothing(seed)
-    leave = replaced(repair_service, _is_quorum_left=lambda *_: True)
+    leave = replaced(repair, _is_quorum_left=lambda *_: True)
     with leave(), pytest.raises((TimeoutError, RaftwoodError)):
         _a_leader_is_damaged_while_another_store_says_nothing(seed)
 

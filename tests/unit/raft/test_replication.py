@@ -4,9 +4,9 @@ import copy
 from random import Random
 
 from raftwood.raft.core import ConfState, MemoryStorage, RaftSettings, RawNode, Snapshot
-from raftwood.raft.core.progress import ProgressState
 from raftwood.raft.core.raft import Raft
 from raftwood.raft.core.replication import broadcast_append, send_append
+from raftwood.raft.core.tracker import ProgressState
 
 FOLLOWERS = (2, 3, 4, 5)
 

@@ -16,10 +16,10 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
+from raftwood.raft import sessions
 from raftwood.raft.core import Entry, EntryKind
-from raftwood.raft.host import control
-from raftwood.raft.host.sessions import IDLE_MS_MIN, RESULT_BYTES_MAX, WINDOW, SessionTable
-from raftwood.raft.state_machine import Command
+from raftwood.raft.sessions import IDLE_MS_MIN, RESULT_BYTES_MAX, WINDOW, SessionTable
+from raftwood.raft.state_machine import CommittedCommand
 
 NONCE = bytes(range(16))
 
@@ -31,13 +31,13 @@ def _entry(index: int, payload: bytes) -> Entry:
 def _command(
     sequence: int, command: bytes = b"", *, acknowledged: int = 0, session: int = 1
 ) -> bytes:
-    return control.encode_command(
+    return sessions.encode_command(
         command, session=session, sequence=sequence, acknowledged=acknowledged
     )
 
 
 def _register(number: int = 0, sessions_max: int = 9) -> bytes:
-    return control.encode_register(number.to_bytes(16), sessions_max=sessions_max)
+    return sessions.encode_register(number.to_bytes(16), sessions_max=sessions_max)
 
 
 class Host:
@@ -49,7 +49,7 @@ class Host:
         self._result = result or (lambda number, _: b"%d" % number)
         self._index = 0
 
-    def update(self, commands: Sequence[Command]) -> list[Any]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[Any]:
         results = []
         for command in commands:
             self.ran.append(command.payload)
@@ -66,16 +66,16 @@ class Host:
 def _registered(result: Callable[[int, bytes], Any] | None = None) -> Host:
     host = Host(result)
     (answer,) = host.apply(_register())
-    assert control.decode_session(answer) == 1
+    assert sessions.decode_session(answer) == 1
     return host
 
 
 def test_control_entries_have_golden_bytes_and_come_back() -> None:
     written = [
-        control.encode_register(NONCE, sessions_max=5),
+        sessions.encode_register(NONCE, sessions_max=5),
         _command(2, b"do", session=7, acknowledged=1),
-        control.encode_unregister(7),
-        control.encode_tick(elapsed_ms=8, expiry_ms=9),
+        sessions.encode_unregister(7),
+        sessions.encode_tick(elapsed_ms=8, expiry_ms=9),
     ]
     assert [data.hex() for data in written] == [
         "01000102030405060708090a0b0c0d0e0f05000000",
@@ -83,11 +83,11 @@ def test_control_entries_have_golden_bytes_and_come_back() -> None:
         "030700000000000000",
         "0408000000000000000900000000000000",
     ]
-    assert [control.decode_control(_entry(3, data)) for data in written] == [
-        control.Register(NONCE, 5),
-        control.SessionCommand(3, b"do", 7, 2, 1),
-        control.Unregister(7),
-        control.Tick(8, 9),
+    assert [sessions.decode_control(_entry(3, data)) for data in written] == [
+        sessions.RegisterSession(NONCE, 5),
+        sessions.SessionCommand(3, b"do", 7, 2, 1),
+        sessions.UnregisterSession(7),
+        sessions.SessionTick(8, 9),
     ]
 
 
@@ -97,16 +97,16 @@ def test_control_entries_have_golden_bytes_and_come_back() -> None:
 )
 def test_what_is_no_control_entry_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match="entry 3"):
-        control.decode_control(_entry(3, payload))
+        sessions.decode_control(_entry(3, payload))
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ProtocolError, match="negative"):
         _command(-1)
     with pytest.raises(ProtocolError, match="16 bytes"):
-        control.encode_register(b"short", sessions_max=1)
+        sessions.encode_register(b"short", sessions_max=1)
     with pytest.raises(ProtocolError):
-        control.decode_session(b"short")
+        sessions.decode_session(b"short")
 
 
 def test_plain_commands_pass_through_as_they_are() -> None:
@@ -145,9 +145,9 @@ def test_a_command_twice_in_a_batch_is_run_once() -> None:
 
 def test_a_session_can_begin_work_and_end_in_one_batch() -> None:
     host = Host()
-    payloads = _register(), _command(1), _command(1), control.encode_unregister(1), _command(1)
+    payloads = _register(), _command(1), _command(1), sessions.encode_unregister(1), _command(1)
     *answers, last = host.apply(*payloads)
-    assert answers == [control.encode_session(1), b"1", b"1", b""]
+    assert answers == [sessions.encode_session(1), b"1", b"1", b""]
     assert isinstance(last, SessionExpired)
     assert len(host.table) == 0
 
@@ -209,15 +209,15 @@ def test_results_that_are_too_large_to_keep_say_that_they_were_applied(
 def test_the_same_nonce_gets_the_same_session() -> None:
     host = Host()
     answers = host.apply(_register(1), _register(2), _register(1))
-    assert [control.decode_session(answer) for answer in answers] == [1, 2, 1]
-    host.apply(control.encode_unregister(1))
-    assert control.decode_session(host.apply(_register(1))[0]) == 5
+    assert [sessions.decode_session(answer) for answer in answers] == [1, 2, 1]
+    host.apply(sessions.encode_unregister(1))
+    assert sessions.decode_session(host.apply(_register(1))[0]) == 5
 
 
 def test_an_unused_session_ends_by_ticks_alone() -> None:
     host = Host()
     host.apply(_register(1), _register(2))
-    tick = control.encode_tick(elapsed_ms=600, expiry_ms=1000)
+    tick = sessions.encode_tick(elapsed_ms=600, expiry_ms=1000)
     host.apply(tick, _command(1, session=2), tick)
     assert isinstance(host.apply(_command(1))[0], SessionExpired)
     assert host.apply(_command(1, session=2)) == [b"1"]
@@ -226,7 +226,7 @@ def test_an_unused_session_ends_by_ticks_alone() -> None:
 
 def test_one_tick_counts_a_minute_at_the_most() -> None:
     host = _registered()
-    host.apply(control.encode_tick(elapsed_ms=10**9, expiry_ms=60_001))
+    host.apply(sessions.encode_tick(elapsed_ms=10**9, expiry_ms=60_001))
     assert host.table.now_ms == 60_000
     assert len(host.table) == 1
 
@@ -236,8 +236,8 @@ def test_a_full_table_gives_up_the_session_that_was_idle_longest() -> None:
     host.apply(_register(1, 2), _register(2, 2))
     (refused,) = host.apply(_register(3, 2))
     assert isinstance(refused, Overloaded)
-    host.apply(control.encode_tick(elapsed_ms=IDLE_MS_MIN, expiry_ms=10**9), _register(1, 2))
-    assert control.decode_session(host.apply(_register(3, 2))[0]) == 6
+    host.apply(sessions.encode_tick(elapsed_ms=IDLE_MS_MIN, expiry_ms=10**9), _register(1, 2))
+    assert sessions.decode_session(host.apply(_register(3, 2))[0]) == 6
     assert isinstance(host.apply(_command(1, session=2))[0], SessionExpired)
     assert host.apply(_command(1, session=1)) == [b"1"]
 
@@ -255,7 +255,7 @@ def test_a_state_machine_that_breaks_the_rules_is_found_out() -> None:
 
 def test_a_stored_table_has_golden_bytes() -> None:
     host = _registered(lambda number, _: b"r" if number == 1 else Conflict("c"))
-    host.apply(_command(1), _command(2), control.encode_tick(elapsed_ms=7, expiry_ms=99))
+    host.apply(_command(1), _command(2), sessions.encode_tick(elapsed_ms=7, expiry_ms=99))
     expected = [1, 7, [[1, bytes(16), 0, 0, [[1, b"r"], [2, ["conflict", "c"]]]]]]
     assert msgspec.msgpack.decode(host.table.encoded()) == expected
 

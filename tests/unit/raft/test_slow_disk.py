@@ -8,10 +8,10 @@ import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster
 
 from raftwood.disk.segment_log import SyncTime
-from raftwood.raft.host.control import command_name
-from raftwood.raft.host.protocol import SYNC_MS_MAX, Introduction, decode_ping, encode_ping
-from raftwood.raft.host.slow_disk import HOLD_ELECTIONS, REST_ELECTIONS, SlowLeader
-from raftwood.simulation import DiskProfile
+from raftwood.raft.leadership import HOLD_ELECTIONS, REST_ELECTIONS, SlowLeader
+from raftwood.raft.sessions import command_name
+from raftwood.raft.transport import SYNC_MS_MAX, Introduction, decode_ping, encode_ping
+from raftwood.testing import DiskProfile
 
 ELECTION = 10
 HOLD = int(HOLD_ELECTIONS * ELECTION)

@@ -10,19 +10,19 @@ from tests.kits.fuzz.snapshots import container, with_checksums
 from tests.kits.raft.snapshots import FOLDER, contents, meta_of, recover, write_file
 
 from raftwood.base.errors import StoreDamaged
-from raftwood.raft.host.snapshots import reading
-from raftwood.raft.host.snapshots.container import (
+from raftwood.raft import snapshot_files
+from raftwood.raft.snapshot_format import (
     END_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     META_BYTES_MAX,
-    Decoder,
-    Encoder,
-    Kind,
-    Part,
+    SnapshotDecoder,
+    SnapshotEncoder,
+    SnapshotFrame,
+    SnapshotFrameKind,
     claims_no_files,
 )
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 
 CHUNKS = [b"first", b"", b"x" * 700, b"last"]
 FILES = {"table.sst": [b"t" * 300, b"u" * 300], "empty": []}
@@ -41,8 +41,8 @@ def _frames(data: bytes) -> Iterator[tuple[int, int]]:
 FRAMES = list(_frames(DATA))
 
 
-def _decode(data: bytes) -> list[Part]:
-    decoder = Decoder()
+def _decode(data: bytes) -> list[SnapshotFrame]:
+    decoder = SnapshotDecoder()
     parts = decoder.feed(data)
     decoder.finish()
     return parts
@@ -50,10 +50,10 @@ def _decode(data: bytes) -> list[Part]:
 
 def test_a_container_gives_its_parts_back_whichever_way_it_is_cut() -> None:
     whole = _decode(DATA)
-    assert [part.payload for part in whole if part.kind is Kind.CHUNK] == CHUNKS
+    assert [part.payload for part in whole if part.kind is SnapshotFrameKind.CHUNK] == CHUNKS
     assert len(whole) == len(FRAMES)
     for size in (1, 7, 100):
-        decoder = Decoder()
+        decoder = SnapshotDecoder()
         pieces = [DATA[offset : offset + size] for offset in range(0, len(DATA), size)]
         assert [part for piece in pieces for part in decoder.feed(piece)] == whole
         assert decoder.meta == meta_of()
@@ -115,20 +115,23 @@ def test_a_frame_of_another_snapshot_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
-        ([(Kind.FILE, b"a"), (Kind.CHUNK, b"x")], "follows an extra file"),
-        ([(Kind.FILE_PIECE, b"x")], "no name before"),
-        ([(Kind.FILE, b"../../etc/passwd")], "not allowed"),
-        ([(Kind.FILE, b"\xff")], "not allowed"),
-        ([(Kind.FILE, b"a"), (Kind.FILE, b"a")], "twice"),
-        ([(Kind.FILE, b"%d" % number) for number in range(1025)], "too many"),
-        ([(Kind.END, b"")], "totals"),
+        (
+            [(SnapshotFrameKind.FILE, b"a"), (SnapshotFrameKind.CHUNK, b"x")],
+            "follows an extra file",
+        ),
+        ([(SnapshotFrameKind.FILE_PIECE, b"x")], "no name before"),
+        ([(SnapshotFrameKind.FILE, b"../../etc/passwd")], "not allowed"),
+        ([(SnapshotFrameKind.FILE, b"\xff")], "not allowed"),
+        ([(SnapshotFrameKind.FILE, b"a"), (SnapshotFrameKind.FILE, b"a")], "twice"),
+        ([(SnapshotFrameKind.FILE, b"%d" % number) for number in range(1025)], "too many"),
+        ([(SnapshotFrameKind.END, b"")], "totals"),
         ([(5, b"")], "no frame begins here"),
     ],
 )
 def test_frames_in_the_wrong_order_are_refused(
     frames: list[tuple[int, bytes]], reason: str
 ) -> None:
-    data = Encoder(meta_of()).header
+    data = SnapshotEncoder(meta_of()).header
     for kind, payload in frames:
         data += struct.pack("<QII", 0, kind, len(payload)) + payload
     with pytest.raises(StoreDamaged, match=reason):
@@ -137,12 +140,12 @@ def test_frames_in_the_wrong_order_are_refused(
 
 def test_a_header_cannot_ask_for_more_memory_or_depth_than_there_is() -> None:
     with pytest.raises(StoreDamaged, match="too many"):
-        Decoder().feed(DATA[:12] + struct.pack("<I", META_BYTES_MAX + 1) + bytes(8))
+        SnapshotDecoder().feed(DATA[:12] + struct.pack("<I", META_BYTES_MAX + 1) + bytes(8))
     # Fields inside fields without an end, in a field that this version does not know.
     meta = b"\x96\x01\x0a\x03\x81\xa1x" + b"\x91" * 100_000 + b"\x90\x80\xc4\x00"
     data = struct.pack("<8sIIQ", b"RWSNAPSH", 1, len(meta), 0) + meta
     with pytest.raises(StoreDamaged, match="cannot be read"):
-        Decoder().feed(with_checksums(data))
+        SnapshotDecoder().feed(with_checksums(data))
 
 
 def test_the_end_tells_whether_there_are_extra_files() -> None:
@@ -156,7 +159,9 @@ def test_damage_on_disk_is_told_with_the_file_and_the_remedy_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Through the whole way of reading: at every frame, and cut anywhere."""
-    monkeypatch.setattr(reading, "_META_READ_BYTES", 64)  # so that opening sees the header alone
+    monkeypatch.setattr(
+        snapshot_files, "_META_READ_BYTES", 64
+    )  # so that opening sees the header alone
 
     async def scenario() -> None:
         places = [place for begin, end in FRAMES for place in (begin, begin + 9, end - 1)]

@@ -36,18 +36,12 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.files import Operation, perform
-from raftwood.disk.thread_files import ThreadFiles
-from raftwood.raft.host.snapshots import (
-    CHUNK_BYTES_MAX,
-    META_BYTES_MAX,
-    RAW_BYTES_MAX,
-    ExtraFileList,
-    SnapshotFiles,
-    SnapshotMeta,
-)
-from raftwood.raft.host.snapshots import container as snapshot_format
-from raftwood.simulation import ImmediateFiles
-from raftwood.simulation.survival import LoseAll
+from raftwood.disk.real_environment import ThreadFiles
+from raftwood.raft import snapshot_format
+from raftwood.raft.snapshot_files import RAW_BYTES_MAX, ExtraFileList, SnapshotFiles
+from raftwood.raft.snapshot_format import CHUNK_BYTES_MAX, META_BYTES_MAX, SnapshotMeta
+from raftwood.testing import ImmediateFiles
+from raftwood.testing.file_system import LoseAll
 
 CHUNKS = [b"first", b"", b"x" * 700, b"last"]
 EXTRA = {"table.sst": b"t" * 900, "empty": b""}

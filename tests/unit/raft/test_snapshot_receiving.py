@@ -20,8 +20,9 @@ from raftwood.base.errors import (
     RaftwoodError,
     TooLarge,
 )
-from raftwood.raft.host.snapshots import Receiver, SnapshotFiles, receiving, store
-from raftwood.simulation import ImmediateFiles
+from raftwood.raft import snapshot_files
+from raftwood.raft.snapshot_files import SnapshotFiles, SnapshotReceiver
+from raftwood.testing import ImmediateFiles
 
 CHUNKS = [b"first", b"", b"x" * 700, b"last"]
 EXTRA = {"table.sst": [b"t" * 300, b"u" * 300], "empty": []}
@@ -36,7 +37,7 @@ def _scenario(body: Callable[[ImmediateFiles, SnapshotFiles], Any]) -> None:
     run(main())
 
 
-async def _begin(snapshots: SnapshotFiles, group: int = 1, index: int = 10) -> Receiver:
+async def _begin(snapshots: SnapshotFiles, group: int = 1, index: int = 10) -> SnapshotReceiver:
     return await snapshots.begin_receive(group=group, index=index, term=3, size=len(DATA), sender=2)
 
 
@@ -192,7 +193,7 @@ def test_a_transfer_that_is_cancelled_or_aborted_at_any_moment_leaves_nothing_or
                 assert len(snapshots.stored()) == len(names(files)) == kept
         assert 5 < kept < 55
 
-    async def _send(receiver: Receiver, data: bytes) -> None:
+    async def _send(receiver: SnapshotReceiver, data: bytes) -> None:
         for offset in range(0, len(data), 200):
             await receiver.write(offset, data[offset : offset + 200])
         await receiver.finish()
@@ -202,10 +203,10 @@ def test_a_transfer_that_is_cancelled_or_aborted_at_any_moment_leaves_nothing_or
 
 def test_what_is_received_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(_: ImmediateFiles, snapshots: SnapshotFiles) -> None:
-        monkeypatch.setattr(store, "RECEIVERS_MAX", 2)
+        monkeypatch.setattr(snapshot_files, "RECEIVERS_MAX", 2)
         with pytest.raises(TooLarge):
             await snapshots.begin_receive(
-                group=1, index=1, term=1, size=receiving.SNAPSHOT_BYTES_MAX + 1, sender=2
+                group=1, index=1, term=1, size=snapshot_files.SNAPSHOT_BYTES_MAX + 1, sender=2
             )
         first, _second = await _begin(snapshots), await _begin(snapshots, group=2)
         with pytest.raises(Overloaded):
@@ -219,7 +220,7 @@ def test_what_is_received_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_beginning_that_is_cancelled_leaves_no_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(files: ImmediateFiles, snapshots: SnapshotFiles) -> None:
-        monkeypatch.setattr(store, "RECEIVERS_MAX", 1)
+        monkeypatch.setattr(snapshot_files, "RECEIVERS_MAX", 1)
         for turns in range(6):
             await _begin(snapshots)
             task = asyncio.create_task(_begin(snapshots))

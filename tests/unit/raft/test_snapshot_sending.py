@@ -6,7 +6,7 @@ import pytest
 from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 from raftwood.base.errors import DiskFull
-from raftwood.raft.host.snapshots import SnapshotFiles
+from raftwood.raft.snapshot_files import SnapshotFiles
 
 
 def test_a_store_without_room_is_not_offered_snapshots_without_a_pause(

@@ -5,7 +5,7 @@ from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 
 from raftwood.base.errors import Unavailable
 from raftwood.raft.core import ConfState
-from raftwood.raft.host.succession import turn_of
+from raftwood.raft.quiesce import turn_of
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,17 +12,18 @@ from raftwood.base import files as seam
 from raftwood.base.environment import Environment
 from raftwood.base.errors import UnsupportedVersion
 from raftwood.base.files import Operation, perform
-from raftwood.disk import folder as folder_format
+from raftwood.disk import store as folder_format
 from raftwood.disk.real_environment import real_environment
-from raftwood.disk.segment_log import State
+from raftwood.disk.segment_log import SetState
 from raftwood.disk.segment_log import format as log_format
 from raftwood.disk.store import Store
+from raftwood.raft import snapshot_format
 from raftwood.raft.core import ConfState
-from raftwood.raft.host.group_state import STATE_VERSION, first_state
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.snapshots import ExtraFileList, SnapshotFiles, SnapshotMeta
-from raftwood.raft.host.snapshots import container as snapshot_format
+from raftwood.raft.group_log import STATE_VERSION, first_state
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.snapshot_files import ExtraFileList, SnapshotFiles
+from raftwood.raft.snapshot_format import SnapshotMeta
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/store-version-1/stores.tar.gz"
 FOLDER = "/data/store"
@@ -153,7 +154,7 @@ def test_what_a_newer_version_wrote_is_refused(what: str, monkeypatch: pytest.Mo
             state = first_state()
             if what == "state":
                 state = state.__class__(STATE_VERSION + 1, 1, 1, 0)
-            await store.log.commit(State(1, state.encoded()))
+            await store.log.commit(SetState(1, state.encoded()))
             if what == "snapshot":
                 patch.setattr(snapshot_format, "VERSION", 2)
                 files = await SnapshotFiles.recover(environment.files, f"{FOLDER}/snapshots")
@@ -190,7 +191,7 @@ def test_a_folder_of_version_1_on_a_real_disk_is_opened(tmp_path: Path) -> None:
 
     async def main() -> None:
         with real_environment() as environment:
-            host = await Host.open(
+            host = await NodeHost.open(
                 environment, str(tmp_path / "store"), cluster="test", store=1, network=NETWORK
             )
             try:

@@ -9,9 +9,9 @@ from tests.kits.raft.host_cluster import GROUP, Cluster, run_cluster, write
 from tests.kits.raft.lost_tails import follower_without_tail, horizon_of, lose_tail
 
 from raftwood.base.environment import Environment
-from raftwood.raft.host.log_ends import LogEnds
-from raftwood.raft.host.recovering import examine_group
-from raftwood.raft.host.vote_floor import LogEnd, VoteFloor
+from raftwood.raft.leadership import LogEnd, VoteFloor
+from raftwood.raft.log_ends import LogEnds
+from raftwood.raft.offline import examine_group
 
 LONG, SHORT = (3, 10), (3, 9)
 

@@ -3,17 +3,16 @@
 import re
 from pathlib import Path
 
+from raftwood.zeppelin.commands.dispatch import COMMANDS
 from raftwood.zeppelin.commands.keys import TAG_DELETED_MAX, TAG_LISTED_MAX
-from raftwood.zeppelin.commands.registry import COMMANDS
 from raftwood.zeppelin.commands.transactions import TRANSACTION_COMMANDS_MAX
-from raftwood.zeppelin.meta import rules
+from raftwood.zeppelin.meta import topology_state
 from raftwood.zeppelin.model import REPLICAS_MAX, TableConfig
-from raftwood.zeppelin.node.held_answers import ACK_S_MAX
-from raftwood.zeppelin.node.logins import CHECKS_PER_S
-from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
-from raftwood.zeppelin.node.seams import KEY_BYTES_MAX
-from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.resp.requests import REQUEST_BYTES_MAX
+from raftwood.zeppelin.node.data_connection import ACK_S_MAX
+from raftwood.zeppelin.passwords import CHECKS_PER_S
+from raftwood.zeppelin.records import KEY_BYTES_MAX
+from raftwood.zeppelin.resp import REQUEST_BYTES_MAX
+from raftwood.zeppelin.settings import StoreSettings, ZeppelinNodeSettings
 from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs/zeppelin.md").read_text()
@@ -39,8 +38,11 @@ def test_the_limits_are_those_that_hold() -> None:
         f"value_bytes_max`, {StoreSettings().value_bytes_max >> 20} MiB |",
         f"| {REQUEST_BYTES_MAX >> 20} MiB; {TRANSACTION_COMMANDS_MAX:,} |",
         f"| {TAG_LISTED_MAX:,} and {TAG_DELETED_MAX:,} |",
-        f"| {rules.TABLES_MAX:,}, {rules.NODES_MAX:,}, {rules.USERS_MAX:,} |",
-        f"| {PARTITIONS_MAX:,}, {rules.PARTITIONS_MAX:,}; {REPLICAS_MAX} |",
+        (
+            f"| {topology_state.TABLES_MAX:,}, {topology_state.NODES_MAX:,}, "
+            f"{topology_state.USERS_MAX:,} |"
+        ),
+        f"| {PARTITIONS_MAX:,}, {topology_state.PARTITIONS_MAX:,}; {REPLICAS_MAX} |",
         f"connections_max`, {ZeppelinNodeSettings().connections_max:,} |",
         f"| {CHECKS_PER_S} in a second |",
     ):

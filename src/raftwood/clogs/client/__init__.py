@@ -1,19 +1,18 @@
 """The shipping client: takes lines by file name, and has them stored.
 
 Start reading at `shipping_rules`, `shipper` and `backlog`; `sync_shipper` is for programs without
-an event loop, and `log_handler` for Python's logging. Imports no receiver. What is listed here is
-loaded when it is first used.
+an event loop, and `log_handler` for Python's logging. Imports no receiver. The names below are
+loaded when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raftwood.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from raftwood.clogs.client.counters import Counters, ServerCounters
     from raftwood.clogs.client.datagram_shipper import DatagramShipper
     from raftwood.clogs.client.deliveries import Delivery
     from raftwood.clogs.client.log_handler import ClogsHandler
-    from raftwood.clogs.client.opening import open_shipper
     from raftwood.clogs.client.settings import (
         ClogsClientSettings,
         Compression,
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
         WhenFull,
         client_settings,
     )
-    from raftwood.clogs.client.shipper import AsyncShipper
-    from raftwood.clogs.client.status import ServerStatus, ShipperStatus
+    from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
+    from raftwood.clogs.client.status import Counters, ServerCounters, ServerStatus, ShipperStatus
     from raftwood.clogs.client.sync_shipper import Shipper
     from raftwood.clogs.errors import LinesDropped
     from raftwood.clogs.masking import MaskRule
@@ -47,29 +46,31 @@ __all__ = [
     "open_shipper",
 ]
 
-_MODULES = {
-    "raftwood.clogs.client.counters": ("Counters", "ServerCounters"),
-    "raftwood.clogs.client.datagram_shipper": ("DatagramShipper",),
-    "raftwood.clogs.client.deliveries": ("Delivery",),
-    "raftwood.clogs.client.log_handler": ("ClogsHandler",),
-    "raftwood.clogs.client.opening": ("open_shipper",),
-    "raftwood.clogs.client.settings": (
-        "ClogsClientSettings",
-        "Compression",
-        "SpoolMode",
-        "WhenFull",
-        "client_settings",
-    ),
-    "raftwood.clogs.client.shipper": ("AsyncShipper",),
-    "raftwood.clogs.client.status": ("ServerStatus", "ShipperStatus"),
-    "raftwood.clogs.client.sync_shipper": ("Shipper",),
-    "raftwood.clogs.errors": ("LinesDropped",),
-    "raftwood.clogs.masking": ("MaskRule",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "raftwood.clogs.client.datagram_shipper": ("DatagramShipper",),
+        "raftwood.clogs.client.deliveries": ("Delivery",),
+        "raftwood.clogs.client.log_handler": ("ClogsHandler",),
+        "raftwood.clogs.client.settings": (
+            "ClogsClientSettings",
+            "Compression",
+            "SpoolMode",
+            "WhenFull",
+            "client_settings",
+        ),
+        "raftwood.clogs.client.shipper": (
+            "AsyncShipper",
+            "open_shipper",
+        ),
+        "raftwood.clogs.client.status": (
+            "Counters",
+            "ServerCounters",
+            "ServerStatus",
+            "ShipperStatus",
+        ),
+        "raftwood.clogs.client.sync_shipper": ("Shipper",),
+        "raftwood.clogs.errors": ("LinesDropped",),
+        "raftwood.clogs.masking": ("MaskRule",),
+    },
+)

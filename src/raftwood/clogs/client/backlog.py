@@ -1,14 +1,6 @@
-"""Lines until they are stored: how they gather into batches, and what happens when it is too much.
+"""`Backlog`: lines that are not stored yet, how they gather into batches, and its limits."""
 
-Lines of a file wait for more of them while a batch of the file is under way, or for `linger_ms`; so
-batches grow by themselves where servers are slow. Memory has a bound. Above it batches go to the
-spool, or the oldest that were never sent are dropped and counted, or whoever gives lines waits, as
-`when_full` says. A batch that was sent is never dropped: it may be stored at any time.
-
-Memory may be above its bound by what one call gives, by the batches on their way to the spool
-(`spool.WRITING_BYTES_MAX`), and by those that were read back from it and are being sent.
-"""
-
+import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -17,16 +9,42 @@ from typing import Final
 
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.client.counters import Counters
+from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, PendingLines, parts_of
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.client.entries_by_age import EntriesByAge
-from raftwood.clogs.client.pending import Encoding, Fields, Pending, parts_of
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
-from raftwood.clogs.client.shipping_rules import NEVER, ShippingRules
+from raftwood.clogs.client.shipping_rules import NEVER, QueuedBatch, ShippingRules
 from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
+from raftwood.clogs.client.status import Counters
 from raftwood.clogs.errors import LinesDropped
+from raftwood.clogs.frames import LineBatch
+
+_STALE_MAX: Final = 64
+
+
+class BatchesByAge:
+    """They come in any order: of those in memory the newest are spooled first."""
+
+    def __init__(self) -> None:
+        self._orders: dict[QueuedBatch, int] = {}
+        self._heap: list[tuple[int, QueuedBatch]] = []
+
+    def add(self, entry: QueuedBatch, order: int) -> None:
+        self._orders[entry] = order
+        if len(self._heap) > 2 * len(self._orders) + _STALE_MAX:
+            self._heap = [(each, found) for found, each in self._orders.items()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (order, entry))
+
+    def remove(self, entry: QueuedBatch) -> int:
+        """Its order; 0 where it is not there."""
+        return self._orders.pop(entry, 0)
+
+    def oldest(self) -> tuple[int, QueuedBatch] | None:
+        while self._heap and self._heap[0][1] not in self._orders:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
 
 ENTRY_OVERHEAD_BYTES: Final = 512
 PRODUCERS_MAX: Final = 65_536
@@ -54,7 +72,7 @@ class Backlog:
     def __init__(
         self,
         settings: ClogsClientSettings,
-        encoding: Encoding,
+        encoding: BatchEncoding,
         rules: ShippingRules,
         counters: Counters,
         route: Callable[[str], str | None],
@@ -65,20 +83,20 @@ class Backlog:
         self._counters = counters
         self._route = route
         self._spool: Spool | None = None
-        self._pending: OrderedDict[str, Pending] = OrderedDict()
+        self._pending: OrderedDict[str, PendingLines] = OrderedDict()
         """By file, those that were begun first at first."""
-        self._lingering: deque[tuple[float, Pending]] = deque()
+        self._lingering: deque[tuple[float, PendingLines]] = deque()
         self._producers: dict[str, tuple[bytes, int]] = {}
         """Each file's producer, and its last sequence."""
         self._generation = 0
         self._formed = 0
-        self._in_memory: OrderedDict[Entry, int] = OrderedDict()
+        self._in_memory: OrderedDict[QueuedBatch, int] = OrderedDict()
         """Entries in no spool, the oldest first, each with its number among all."""
-        self._in_spool = EntriesByAge()
+        self._in_spool = BatchesByAge()
         """Entries in the spool that were never sent."""
-        self._kept: OrderedDict[Entry, None] = OrderedDict()
+        self._kept: OrderedDict[QueuedBatch, None] = OrderedDict()
         """Entries in the spool whose bodies are in memory as well, and need not be."""
-        self._writing: dict[Entry, int] = {}
+        self._writing: dict[QueuedBatch, int] = {}
         """Entries on their way to the spool, and the bytes that come free once they are there."""
         self._writing_bytes = 0
         self._is_told = False
@@ -157,10 +175,10 @@ class Backlog:
                 return line
         return line[: self._settings.line_bytes_max - len(CUT)] + CUT
 
-    def _pending_of(self, name: str, now: float) -> Pending:
+    def _pending_of(self, name: str, now: float) -> PendingLines:
         pending = self._pending.get(name)
         if pending is None:
-            pending = self._pending[name] = Pending(name)
+            pending = self._pending[name] = PendingLines(name)
             self._lingering.append((now + self._settings.linger_ms / 1000, pending))
         return pending
 
@@ -188,7 +206,7 @@ class Backlog:
         while self._pending:
             self._form(next(iter(self._pending.values())))
 
-    def _form_if_full(self, pending: Pending) -> None:
+    def _form_if_full(self, pending: PendingLines) -> None:
         settings = self._settings
         if (
             pending.size >= settings.batch_bytes_max
@@ -196,11 +214,11 @@ class Backlog:
         ):
             self._form(pending)
 
-    def _form(self, pending: Pending) -> Entry:
+    def _form(self, pending: PendingLines) -> QueuedBatch:
         del self._pending[pending.name]
         producer, sequence = self._name_of_next(pending.name)
         batch = self._encoding.batch(pending, producer, sequence)
-        entry = Entry(batch, _nothing_more)
+        entry = QueuedBatch(batch, _nothing_more)
         entry.done = partial(self._settle, entry, pending.deliveries)
         entry.held_bytes = entry.size + ENTRY_OVERHEAD_BYTES
         self.held_bytes += entry.held_bytes - pending.size
@@ -228,7 +246,7 @@ class Backlog:
 
     def _settle(
         self,
-        entry: Entry,
+        entry: QueuedBatch,
         deliveries: Sequence[tuple[Delivery, int]],
         error: RaftwoodError | None,
     ) -> None:
@@ -247,26 +265,26 @@ class Backlog:
             delivery.settle(lines, error)
         self.on_room()
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: QueuedBatch) -> None:
         self._in_memory.pop(entry, None)
         self._in_spool.remove(entry)
         self._kept.pop(entry, None)
         self._writing_bytes -= self._writing.pop(entry, 0)
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: QueuedBatch) -> None:
         """A batch that an earlier life left in the spool."""
         entry.done = partial(self._settle, entry, ())
         self._counters.resumed += entry.count
         self.held_lines += entry.count
         self._rules.add(entry)
 
-    def loaded(self, entry: Entry, batch: LineBatch) -> None:
+    def loaded(self, entry: QueuedBatch, batch: LineBatch) -> None:
         """Its body is in memory again, for it is its turn."""
         entry.batch = batch
         entry.held_bytes = entry.size + ENTRY_OVERHEAD_BYTES
         self.held_bytes += entry.held_bytes
 
-    def failed(self, entry: Entry) -> None:
+    def failed(self, entry: QueuedBatch) -> None:
         """It was sent and has to be sent again: if it is in the spool, it need not be here."""
         if entry.spool is None:
             if not entry.was_sent and entry.is_keepable and entry not in self._in_memory:
@@ -278,7 +296,7 @@ class Backlog:
             if not self.has_room():
                 self._relieve()
 
-    def lost(self, entry: Entry, error: RaftwoodError) -> None:
+    def lost(self, entry: QueuedBatch, error: RaftwoodError) -> None:
         """The spool cannot give back what it was given."""
         self._count_dropped(entry)
         entry.done(LinesDropped(f"lines in the spool cannot be read any more: {error.message}"))
@@ -346,7 +364,7 @@ class Backlog:
                 self._drop(entry)
                 return True
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: QueuedBatch) -> None:
         self._count_dropped(entry)
         self._rules.dropped(entry)
         entry.done(LinesDropped("there was no room for lines that are not stored: raise a bound"))
@@ -355,7 +373,7 @@ class Backlog:
             # They waited behind the batch, and no answer to it will come.
             self._lingering.appendleft((0.0, pending))
 
-    def _count_dropped(self, entry: Entry) -> None:
+    def _count_dropped(self, entry: QueuedBatch) -> None:
         self._counters.dropped += entry.count
         self._counters.server(self._route(entry.name)).dropped += entry.count
 
@@ -376,7 +394,7 @@ class Backlog:
                 is_whole = self._keep_or_drop(entry) and is_whole
         return is_whole
 
-    def _keep_or_drop(self, entry: Entry) -> bool:
+    def _keep_or_drop(self, entry: QueuedBatch) -> bool:
         """Make room in the spool if need be, as the policy says; whether the entry is in it."""
         while True:
             kept = self._keep(entry)
@@ -384,7 +402,7 @@ class Backlog:
             if not may_drop or not self._drop_oldest(with_spool=True) or entry.is_dropped:
                 return kept is _Kept.YES
 
-    def _keep(self, entry: Entry) -> _Kept:
+    def _keep(self, entry: QueuedBatch) -> _Kept:
         if self._spool is None:
             return _Kept.UNABLE
         try:
@@ -410,7 +428,7 @@ class Backlog:
             self._is_told = True
             _log.warning("the spool takes no more for now", reason=error.message)
 
-    def _when_kept(self, entry: Entry) -> None:
+    def _when_kept(self, entry: QueuedBatch) -> None:
         held_bytes = self._writing.pop(entry, None)
         if held_bytes is None:
             return  # it is over by now
@@ -423,7 +441,7 @@ class Backlog:
             while self._in_memory and self._keep(next(iter(self._in_memory))) is _Kept.YES:
                 pass
 
-    def _let_go(self, entry: Entry) -> None:
+    def _let_go(self, entry: QueuedBatch) -> None:
         """The spool has it: its body need not be in memory."""
         entry.batch = None
         self.held_bytes -= entry.held_bytes
@@ -447,7 +465,7 @@ class Backlog:
             self._spool = None
 
 
-def _order(made: tuple[Entry, int]) -> int:
+def _order(made: tuple[QueuedBatch, int]) -> int:
     return made[1]
 
 

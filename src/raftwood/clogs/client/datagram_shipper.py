@@ -16,19 +16,18 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.base.logs import get_logger
+from raftwood.clogs.client.batch_builder import BatchEncoding, MaskLines, PendingLines
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.pending import Encoding, MaskLines, Pending
-from raftwood.clogs.datagrams import decode_datagram, encode_datagram
-from raftwood.clogs.frames import Message, MessageType
-from raftwood.clogs.ha.actions import Action, Ping
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.model import LogServer, VersionedConfiguration, checked_file_name
-from raftwood.clogs.ring.routing import Routing
+from raftwood.clogs.configuration import LogServer, VersionedConfiguration, checked_file_name
+from raftwood.clogs.frames import ClogsMessage, MessageType
+from raftwood.clogs.health import Action, Health, Ping
+from raftwood.clogs.ring import Routing
 from raftwood.clogs.seams import ConfigurationSource
+from raftwood.clogs.wire import decode_datagram, encode_datagram
 
 LINES_BYTES_MAX: Final = 8 << 10
 """Of one datagram: larger ones travel in pieces, and are lost with any of these."""
@@ -85,7 +84,7 @@ class DatagramShipper:
         environment: Environment,
         source: ConfigurationSource,
         secret: bytes,
-        encoding: Encoding,
+        encoding: BatchEncoding,
         system: int,
     ) -> None:
         self._environment = environment
@@ -121,7 +120,7 @@ class DatagramShipper:
                 f"a secret of {len(secret)} bytes can be guessed: give {SECRET_BYTES_MIN} or more"
             )
         life = environment.random.randbytes(_LIFE_BYTES)
-        encoding = Encoding(life, Codec.LZ4, host, tuple(tags), mask)
+        encoding = BatchEncoding(life, Codec.LZ4, host, tuple(tags), mask)
         shipper = cls(environment, source, secret, encoding, system)
         shipper._following = shipper._loop.create_task(shipper._follow(), name="clogs datagrams")
         return shipper
@@ -168,7 +167,7 @@ class DatagramShipper:
         if server is None or endpoint is None or endpoint.transport is None:
             self.counters.dropped += len(lines)
             return 0
-        pending = Pending(name)
+        pending = PendingLines(name)
         nobody: Delivery | None = None
         pending.add(lines, time_ns, nobody)
         self._sequence += 1
@@ -247,7 +246,7 @@ class DatagramShipper:
     def _ping(self, action: Ping) -> None:
         endpoint = self._endpoints.get(action.server)
         if endpoint is not None and endpoint.transport is not None:
-            ping = Message(type=MessageType.PING, system=self._system, sequence=action.ping_id)
+            ping = ClogsMessage(type=MessageType.PING, system=self._system, sequence=action.ping_id)
             endpoint.transport.sendto(encode_datagram(ping, self._secret))
 
     async def close(self) -> None:

@@ -22,8 +22,8 @@ import msgspec
 from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.clogs.client.settings import ClogsClientSettings, client_settings
 from raftwood.clogs.client.sync_shipper import Shipper
+from raftwood.clogs.configuration import checked_file_name
 from raftwood.clogs.masking import MaskRule
-from raftwood.clogs.model import checked_file_name
 
 
 class ClogsHandler(logging.Handler):

@@ -1,56 +1,309 @@
 """`AsyncShipper`: takes lines by file name, and has them stored by the servers of a ring.
 
-    async with await AsyncShipper.start(environment, settings, access, source) as shipper:
+    async with await open_shipper(environment, settings) as shipper:
         delivery = shipper.send("app.log", [b"one line", b"another"])
         await delivery                      # stored, once and in order
         await shipper.flush()
 
 It drives the rules and holds none: `shipping_rules` says which batch goes where and when,
-`ring_follower` knows the servers, `backlog` what is held in memory and on disk. `deliver` is for
-who keeps lines until they are stored, as `tail` does: it bypasses the backlog.
+`server_pool` knows the servers, `backlog` the lines in memory and on disk; `BatchShipper` carries
+out the actions of the rules. `deliver` is for callers that keep lines until they are stored, as
+`tail` does: it bypasses the backlog.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DiskFull,
+    InvalidConfiguration,
     Overloaded,
     RaftwoodError,
+    SequenceForgotten,
     ShuttingDown,
+    StoreDamaged,
+    TooLarge,
+    Unavailable,
 )
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
-from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.backlog import Backlog
-from raftwood.clogs.client.counters import Counters
+from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, MaskLines
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.entries import Done, Entry
-from raftwood.clogs.client.links import Access
-from raftwood.clogs.client.pending import Encoding, Fields, MaskLines
-from raftwood.clogs.client.ring_follower import RingFollower
-from raftwood.clogs.client.sending import Sending
+from raftwood.clogs.client.server_pool import RingConnections, RingFollower, ShipperCredentials
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
+    Action,
+    Done,
+    LoadBatch,
+    LocateFile,
+    QueuedBatch,
+    ShipBatch,
     ShippingLimits,
     ShippingRules,
 )
-from raftwood.clogs.client.slots import Slots, open_slots
-from raftwood.clogs.client.spool import Spool
-from raftwood.clogs.client.status import ShipperStatus, shipper_status
-from raftwood.clogs.model import checked_file_name
+from raftwood.clogs.client.spool import Spool, SpoolSlots, open_slots
+from raftwood.clogs.client.status import Counters, ShipperStatus, shipper_status
+from raftwood.clogs.configuration import (
+    LogServer,
+    RingConfiguration,
+    VersionedConfiguration,
+    check_configuration,
+    checked_file_name,
+    configuration_digest,
+)
+from raftwood.clogs.configuration_sources import (
+    FileConfigurationSource,
+    ReceiverConfigurationSource,
+)
+from raftwood.clogs.errors import OutOfOrder, PlaceMoved
+from raftwood.clogs.frames import (
+    ClogsMessage,
+    LineBatch,
+    MessageType,
+    decode_message,
+    encode_message,
+)
+from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
 from raftwood.clogs.seams import ConfigurationSource
+from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
+from raftwood.net import ClientTls, Payload, Secret, TlsFiles
+from raftwood.net.identity import split_address
+
+_TOLD_AFTER_S: Final = 2.0
+
+_log = get_logger("clogs")
+
+
+class BatchShipper:
+    """Of one shipper; `close` when done."""
+
+    def __init__(
+        self,
+        settings: ClogsClientSettings,
+        rules: ShippingRules,
+        ring: RingFollower,
+        backlog: Backlog,
+        counters: Counters,
+        *,
+        left: list[Spool],
+        on_event: Callable[[], None],
+    ) -> None:
+        """`left` are spools that others left: each is closed once all in it is stored. `on_event`
+        is called when the rules may have something to do."""
+        self._settings = settings
+        self._rules = rules
+        self._ring = ring
+        self._backlog = backlog
+        self._counters = counters
+        self._left = left
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._failing: dict[str, float] = {}
+        """Servers that take nothing, and since when."""
+        self._told: set[str] = set()
+        """Servers that lines wait for: each is told of once, until it takes some again."""
+        self.last_error = ""
+
+    def perform(self, action: Action, now: float) -> None:
+        if isinstance(action, LoadBatch):
+            self._begin(self._load(action), self._loads)
+        elif isinstance(action, LocateFile):
+            self._locate(action)
+        elif self._rules.is_wanted(action):
+            self._send(action, now)
+        else:
+            # The ring has changed since the rules said so, or the one before could not be sent.
+            self._rules.not_sent(action, now=now)
+
+    async def close(self) -> None:
+        """What is answered from now on is for nobody."""
+        self._is_closed = True
+        for task in list(self._loads):
+            task.cancel()
+        tasks = [*self._loads, *self._closing]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begin(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = self._loop.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    # Asking
+
+    def _send(self, action: ShipBatch, now: float) -> None:
+        message = action.batch.message(
+            system=self._settings.system, place=action.place, follows=action.follows
+        )
+        try:
+            future = self._call(action.server, message)
+        except TooLarge as error:
+            self._refused(action, error)
+        except RaftwoodError as error:
+            self._tell_waiting(action.server, error)
+            self._rules.not_sent(action, now=now)
+            self._backlog.failed(action.entry)
+            self._on_event()
+        else:
+            counters = self._counters.server(action.server)
+            if action.is_repeat:
+                counters.retried += action.entry.count
+            else:
+                counters.sent += action.entry.count
+            future.add_done_callback(partial(self._stored, action))
+        self._ring.sent(action.server, now)
+
+    def _locate(self, action: LocateFile) -> None:
+        message = ClogsMessage(
+            type=MessageType.LOCATE, system=self._settings.system, name=action.lane.name
+        )
+        try:
+            future = self._call(action.server, message)
+        except RaftwoodError as error:
+            self._failed(action, error)
+        else:
+            future.add_done_callback(partial(self._located, action))
+
+    def _call(self, server: str, message: ClogsMessage) -> "asyncio.Future[Payload]":
+        return self._ring.links.call(
+            server, STORE, encode_message(message), self._settings.request_ms
+        )
+
+    async def _load(self, action: LoadBatch) -> None:
+        entry, spool = action.entry, action.entry.spool
+        try:
+            batch = None if spool is None else await spool.load(entry)
+        except RaftwoodError as error:
+            self._not_loaded(action, error)
+        else:
+            if batch is not None and entry.batch is None and entry.spool is not None:
+                self._backlog.loaded(entry, batch)
+            self._rules.loaded(action.lane, action.attempt)
+        self._on_event()
+
+    def _not_loaded(self, action: LoadBatch, error: RaftwoodError) -> None:
+        entry = action.entry
+        if entry.spool is None:  # it was dropped or acked meanwhile, and so is not there
+            self._rules.loaded(action.lane, action.attempt)
+        elif isinstance(error, StoreDamaged):
+            _log.error("a batch in the spool is lost", file=entry.name, why=error.message)
+            if self._rules.refused(action.lane, entry, action.attempt):
+                self._backlog.lost(entry, error)
+                self._backlog.form_next(entry.name)
+        else:
+            self._rules.failed(action.lane, None, action.attempt, now=self._loop.time())
+
+    # Answers
+
+    def _located(self, action: LocateFile, future: "asyncio.Future[Payload]") -> None:
+        answer = self._answer(future)
+        if isinstance(answer, ClogsMessage) and not answer.place:
+            answer = Unavailable(f"{action.server} does not tell where {action.lane.name} goes")
+        if isinstance(answer, ClogsMessage):
+            self._rules.told(action.server, answer.count)
+            self._rules.located(action.lane, action.attempt, answer.place)
+            self._on_event()
+        elif answer is not None:
+            self._failed(action, answer)
+
+    def _stored(self, action: ShipBatch, future: "asyncio.Future[Payload]") -> None:
+        answer = self._answer(future)
+        rules, now = self._rules, self._loop.time()
+        if isinstance(answer, ClogsMessage):
+            rules.told(action.server, answer.count)
+            self._acked(action, answer.place)
+        elif isinstance(answer, PlaceMoved):
+            rules.moved(action.lane, action.entry, action.attempt, now=now)
+        elif isinstance(answer, OutOfOrder):
+            rules.out_of_order(action.lane, action.entry, action.attempt, now=now)
+        elif isinstance(answer, SequenceForgotten):
+            # Later ones of this producer are stored, and none is before those in front of it are.
+            self._acked(action, action.place)
+        elif isinstance(answer, TooLarge):
+            # Of all that can be said against a batch, this alone will be said by all servers, for
+            # ever: what else is wrong somebody can put right, and the lines wait for that.
+            self._refused(action, answer)
+        elif answer is not None:
+            self._failed(action, answer)
+        self._on_event()
+
+    def _answer(self, future: "asyncio.Future[Payload]") -> ClogsMessage | RaftwoodError | None:
+        """What a receiver said; None at the end, when nobody wants to know any more."""
+        if future.cancelled() or self._is_closed:
+            return None
+        error = future.exception()
+        if isinstance(error, RaftwoodError):
+            return error
+        if error is not None:
+            raise error
+        try:
+            message = decode_message(future.result())
+        except RaftwoodError as damaged:
+            # Whatever was stored is stored once: the batch is sent again.
+            return Overloaded(damaged.message)
+        return message if message.type is MessageType.ACK else Overloaded("no ack came")
+
+    def _acked(self, action: ShipBatch, place: str) -> None:
+        over = self._rules.acked(action.lane, action.entry, place)
+        self._told.discard(action.server)
+        self._failing.pop(action.server, None)
+        for entry in over:
+            self._counters.acked += entry.count
+            self._counters.server(action.server).acked += entry.count
+            spool = entry.spool
+            entry.done(None)
+            if spool is not None and spool.is_empty and spool in self._left:
+                self._left.remove(spool)
+                self._begin(spool.close(), self._closing)
+        if over:
+            self._backlog.form_next(action.entry.name)
+
+    def _refused(self, action: ShipBatch, error: RaftwoodError) -> None:
+        entry = action.entry
+        over = self._rules.refused(action.lane, entry, action.attempt)
+        if not over:
+            return
+        _log.error("lines are refused for ever", file=entry.name, why=error.message)
+        for each in over:
+            if each.is_keepable:
+                self._counters.refused += each.count
+            else:
+                self._counters.taken -= each.count  # whoever keeps them may give them again
+            each.done(error)
+        self._backlog.form_next(entry.name)
+        self._on_event()
+
+    def _failed(self, action: ShipBatch | LocateFile, error: RaftwoodError) -> None:
+        self._tell_waiting(action.server, error)
+        entry = action.entry if isinstance(action, ShipBatch) else None
+        self._rules.failed(action.lane, entry, action.attempt, now=self._loop.time())
+        if isinstance(action, ShipBatch):
+            self._backlog.failed(action.entry)
+        self._on_event()
+
+    def _tell_waiting(self, server: str, error: RaftwoodError) -> None:
+        self.last_error = error.message
+        now = self._loop.time()
+        # Connections take a moment when a program starts, and when a server does: no news.
+        since = self._failing.setdefault(server, now)
+        if server not in self._told and now - since >= _TOLD_AFTER_S:
+            self._told.add(server)
+            _log.warning("lines wait", server=server, why=error.message)
+
 
 _LIFE_BYTES: Final = 16
 _SPOOL_RETRY_S: Final = 5.0
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-
-_log = get_logger("clogs")
 
 
 class AsyncShipper:
@@ -60,7 +313,7 @@ class AsyncShipper:
         self,
         environment: Environment,
         settings: ClogsClientSettings,
-        access: Access,
+        access: ShipperCredentials,
         source: ConfigurationSource,
         *,
         host: str,
@@ -70,7 +323,7 @@ class AsyncShipper:
         self._environment = environment
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._slots: Slots | None = None
+        self._slots: SpoolSlots | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._left: list[Spool] = []
@@ -86,7 +339,7 @@ class AsyncShipper:
             ),
             self._ring.route,
         )
-        encoding = Encoding(
+        encoding = BatchEncoding(
             life=environment.random.randbytes(_LIFE_BYTES),
             codec=_CODECS[settings.compression.value],
             source=settings.source or host,
@@ -112,7 +365,7 @@ class AsyncShipper:
         self._is_closed = False
         self._delivering = 0
         """Lines that somebody else keeps until they are stored."""
-        self._sending = Sending(
+        self._sending = BatchShipper(
             settings,
             self._rules,
             self._ring,
@@ -127,7 +380,7 @@ class AsyncShipper:
         cls,
         environment: Environment,
         settings: ClogsClientSettings,
-        access: Access,
+        access: ShipperCredentials,
         source: ConfigurationSource,
         *,
         host: str = "",
@@ -149,7 +402,7 @@ class AsyncShipper:
         shipper._pump_soon()
         return shipper
 
-    def _use(self, slots: Slots) -> None:
+    def _use(self, slots: SpoolSlots) -> None:
         self._slots = slots
         self._left += slots.left
         self._backlog.use(slots.own)
@@ -265,7 +518,7 @@ class AsyncShipper:
 
         self.counters.taken += batch.count
         self._delivering += batch.count
-        self._rules.add(Entry(batch, done, is_keepable=False))
+        self._rules.add(QueuedBatch(batch, done, is_keepable=False))
         self._pump_soon()
         await future
 
@@ -420,7 +673,7 @@ def _both(first: Done, flushes: list[Delivery], error: RaftwoodError | None) -> 
         each.settle(1, None)
 
 
-async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> Slots | None:
+async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> SpoolSlots | None:
     """None where the disk has no room for a spool."""
     try:
         return await open_slots(
@@ -429,3 +682,106 @@ async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> 
     except DiskFull as error:
         _log.warning("there is no room for a spool for now", reason=error.message)
         return None
+
+
+_ANSWER_MS: Final = 10_000
+_CONNECT_S: Final = 5.0
+_OTHERS_ASKED: Final = 3
+"""Servers that are asked for configurations beside those of the settings."""
+
+
+async def open_shipper(
+    environment: Environment,
+    settings: ClogsClientSettings,
+    *,
+    tags: Sequence[tuple[str, str]] = (),
+    mask_rules: Sequence[MaskRule] = (),
+) -> AsyncShipper:
+    """A shipper that takes lines at once. `mask_rules` see what the built-in `masks` have left."""
+    mask = mask_of(settings.masks, mask_rules)
+    access = access_of(settings)
+    return await AsyncShipper.start(
+        environment,
+        settings,
+        access,
+        configuration_source(environment, settings, access),
+        host=socket.gethostname(),
+        tags=tags,
+        mask=mask,
+    )
+
+
+def mask_of(masks: Sequence[str], mask_rules: Sequence[MaskRule] = ()) -> MaskLines | None:
+    """What masks a batch's lines; `InvalidConfiguration` for a rule that cannot be used."""
+    if not masks and not mask_rules:
+        return None
+    return Masking([*built_in_rules(masks), *mask_rules]).mask_lines
+
+
+def access_of(settings: ClogsClientSettings) -> ShipperCredentials:
+    """The access key, and whom to trust."""
+    if not settings.access_key or not settings.access_secret:
+        raise InvalidConfiguration(
+            "a shipper needs an access key: make one by `raftwood key create PROJECT=writer`, and "
+            "set clogs_client.access_key and access_secret"
+        )
+    tls = None
+    if settings.authorities:
+        tls = ClientTls(TlsFiles(authorities=settings.authorities))
+    secret = Secret(settings.access_secret.reveal().encode())
+    return ShipperCredentials(key_id=settings.access_key, secret=secret, tls=tls)
+
+
+def configuration_source(
+    environment: Environment, settings: ClogsClientSettings, access: ShipperCredentials
+) -> ConfigurationSource:
+    """The file, where one is named; else the servers, of which those in the settings are known."""
+    if settings.configuration_file:
+        return FileConfigurationSource(environment, settings.configuration_file)
+    return _AskedServers(environment, settings, access)
+
+
+def first_configuration(addresses: Sequence[str]) -> VersionedConfiguration:
+    """Of servers that are known by their addresses alone, before anybody has told more."""
+    servers = [LogServer(host, port) for host, port in map(split_address, addresses)]
+    configuration = RingConfiguration(tuple(servers))
+    check_configuration(configuration)
+    return VersionedConfiguration(0, configuration_digest(configuration), configuration)
+
+
+class _AskedServers:
+    """The servers of the settings, then what any of them tells of its ring."""
+
+    def __init__(
+        self, environment: Environment, settings: ClogsClientSettings, access: ShipperCredentials
+    ) -> None:
+        self._first = first_configuration(settings.servers)
+        self._random = environment.random
+        self._links = RingConnections(environment, access, _ignore)
+        self._source = ReceiverConfigurationSource(environment, self._ask, settings.ring)
+
+    async def changes(self) -> AsyncIterator[VersionedConfiguration]:
+        yield self._first
+        self._links.update(self._first.configuration.servers)
+        async for each in self._source.changes():
+            self._links.update(self._asked(each.configuration.servers))
+            yield each
+
+    def _asked(self, servers: Sequence[LogServer]) -> list[LogServer]:
+        """Those of the settings, which may all be gone one day, and some of the ring."""
+        first = self._first.configuration.servers
+        addresses = {each.address for each in first}
+        others = [each for each in servers if each.address not in addresses]
+        return [*first, *self._random.sample(others, min(len(others), _OTHERS_ASKED))]
+
+    async def _ask(self, request: ConfigurationRequest) -> ConfigurationAnswer:
+        channel = await self._links.any_channel(_CONNECT_S)
+        return await channel.ask(CONFIGURATION, request, request.wait_ms + _ANSWER_MS)
+
+    async def close(self) -> None:
+        await self._source.close()
+        await self._links.close()
+
+
+def _ignore(_: str) -> None:
+    """Who cannot be reached is asked again later."""

@@ -1,36 +1,117 @@
-"""Which batch goes to which server, and when: the rules of a shipper, without I/O or clock.
-
-Each file has a lane: its batches in order. One is sent, then those that *follow* it, as many as
-the server has told that it keeps in order: it stores none of them before the one in front of it. So
-a file's lines are stored in the order in which they were given, whichever servers they go by:
-
-- Where a file goes *inside* the receivers' storage, its place, is asked of a server once, named
-  with each batch, and asked again only where a receiver says that the place takes no more
-  (`moved`), which also says that the batch is not stored there and never will be.
-- A batch whose answer is lost is sent again, the same under the same sequence and place, to
-  whichever server the ring names then: what is stored at the place is known there, so it is stored
-  once. Each batch has its own place for that: the file may go elsewhere by then.
-- Where one is not acked, the lane waits for those in front of it, then begins anew with this one,
-  which follows nothing: all before it is stored. A place that has ended without a batch has none
-  that follows it.
-- A server of release 0.1.0 tells of none that follow, and gets one batch at a time; so does a
-  server that failed, until it tells again.
-- A server that is isolated gives up its lanes at once: they go on at the next server. An answer
-  that comes late all the same counts if it is an ack, and for nothing else.
-
-The caller feeds events, then does what `actions` says. `due` says when to come again.
-"""
+"""What the shipping rules move about: batches on their way, and a lane for each file."""
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import msgspec
 
-from raftwood.base.errors import InvariantViolated
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.client.entries import Entry, Lane
+from raftwood.base.errors import InvariantViolated, RaftwoodError
+from raftwood.clogs.frames import LineBatch
+
+if TYPE_CHECKING:
+    from raftwood.clogs.client.deliveries import Delivery
+    from raftwood.clogs.client.spool import Spool
+
+Done = Callable[[RaftwoodError | None], None]
+"""Told once what became of a batch: stored, or the error for which it never will be."""
+
+
+class QueuedBatch:
+    """One batch until it is stored or given up; its body may be on disk alone."""
+
+    __slots__ = (
+        "batch",
+        "count",
+        "done",
+        "flushes",
+        "held_bytes",
+        "is_dropped",
+        "is_keepable",
+        "is_stored",
+        "name",
+        "place",
+        "size",
+        "spool",
+        "spool_group",
+        "spool_index",
+        "was_sent",
+    )
+
+    def __init__(self, batch: LineBatch, done: Done, *, is_keepable: bool = True) -> None:
+        self.name = batch.name
+        self.batch: LineBatch | None = batch
+        """None while the body is in the spool alone."""
+        self.count = batch.count
+        self.size = len(batch.body)
+        self.done = done
+        self.flushes: list[Delivery] | None = None
+        """Who waits for it beside whoever gave it."""
+        self.held_bytes = 0
+        """What it takes of the memory that is bounded."""
+        self.is_keepable = is_keepable
+        """Whether it may be spooled or dropped; not where somebody else keeps the lines."""
+        self.was_sent = False
+        """A copy may be on its way: it can be stored at any time, and so is never dropped."""
+        self.place = ""
+        """Where it may be stored, and nowhere else: the place that it was sent to."""
+        self.is_stored = False
+        self.is_dropped = False
+        self.spool: Spool | None = None
+        """The one that it is in, and where."""
+        self.spool_group = 0
+        self.spool_index = 0
+
+
+class FileLane:
+    """The batches of one file, in order."""
+
+    __slots__ = (
+        "attempt",
+        "failures",
+        "goes_on",
+        "held_at",
+        "in_flight",
+        "is_asking",
+        "last",
+        "name",
+        "place",
+        "queue",
+        "retry_at",
+        "server",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queue: deque[QueuedBatch] = deque()
+        """The first one is the next to be stored."""
+        self.place = ""
+        """Where the receivers said that the file goes; empty: to be asked."""
+        self.server = ""
+        """The one that was asked or sent to last."""
+        self.is_asking = False
+        """Its place or its first batch's body is asked for."""
+        self.in_flight: deque[QueuedBatch] = deque()
+        """Sent, and not answered: the first ones of the queue, all by one attempt."""
+        self.last: LineBatch | None = None
+        """The last one of these."""
+        self.goes_on = False
+        """Whether more may follow these."""
+        self.attempt = 0
+        """Counts all attempts, so that a late answer is known for one."""
+        self.failures = 0
+        """Attempts that failed since the last success."""
+        self.held_at = ""
+        """The server at which it waits until fewer are under way."""
+        self.retry_at = 0.0
+        """It waits until then before another attempt; 0: it does not."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.is_asking or bool(self.in_flight)
+
 
 NEVER: Final = float("inf")
 LANES_MAX: Final = 65_536
@@ -53,11 +134,11 @@ class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
         return longest * (0.5 + crc32(name.encode()) % 1024 / 2048)
 
 
-class Send(msgspec.Struct, frozen=True):
+class ShipBatch(msgspec.Struct, frozen=True):
     """Send a lane's next batch to a server, at a place."""
 
-    lane: Lane
-    entry: Entry
+    lane: FileLane
+    entry: QueuedBatch
     batch: LineBatch
     """The entry's, which may be let go of meanwhile."""
     server: str
@@ -69,23 +150,23 @@ class Send(msgspec.Struct, frozen=True):
     follows: bool = False
 
 
-class Locate(msgspec.Struct, frozen=True):
+class LocateFile(msgspec.Struct, frozen=True):
     """Ask a server where a lane's file goes."""
 
-    lane: Lane
+    lane: FileLane
     server: str
     attempt: int
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadBatch(msgspec.Struct, frozen=True):
     """Read a batch's body from the spool; answer with `loaded`."""
 
-    lane: Lane
-    entry: Entry
+    lane: FileLane
+    entry: QueuedBatch
     attempt: int
 
 
-Action = Send | Locate | Load
+Action = ShipBatch | LocateFile | LoadBatch
 
 
 class ShippingRules:
@@ -99,12 +180,12 @@ class ShippingRules:
     def __init__(self, limits: ShippingLimits, route: Callable[[str], str | None]) -> None:
         self._limits = limits
         self._route = route
-        self._lanes: dict[str, Lane] = {}
-        self._ready: dict[Lane, None] = {}
-        self._waiting: list[tuple[float, int, Lane]] = []
+        self._lanes: dict[str, FileLane] = {}
+        self._ready: dict[FileLane, None] = {}
+        self._waiting: list[tuple[float, int, FileLane]] = []
         """A heap; what is in it for another time than the lane's `retry_at` is passed over."""
         self._turn = 0
-        self._held: dict[str, dict[Lane, None]] = {}
+        self._held: dict[str, dict[FileLane, None]] = {}
         """By server, in the order in which they came."""
         self._freed: dict[str, None] = {}
         """Servers with fewer under way than there were."""
@@ -116,11 +197,11 @@ class ShippingRules:
 
     # Events
 
-    def add(self, entry: Entry) -> Lane:
+    def add(self, entry: QueuedBatch) -> FileLane:
         """One more batch of its file, behind all others."""
         lane = self._lanes.get(entry.name)
         if lane is None:
-            lane = self._lanes[entry.name] = Lane(entry.name)
+            lane = self._lanes[entry.name] = FileLane(entry.name)
         lane.queue.append(entry)
         self._offer(lane)
         return lane
@@ -129,21 +210,21 @@ class ShippingRules:
         """How many batches of a file the server keeps in order."""
         self._windows[server] = window
 
-    def located(self, lane: Lane, attempt: int, place: str) -> None:
+    def located(self, lane: FileLane, attempt: int, place: str) -> None:
         """A server has told where the file goes."""
         if lane.is_asking and attempt == lane.attempt:
             self._leave(lane)
             lane.place = place
             self._offer(lane)
 
-    def acked(self, lane: Lane, entry: Entry, place: str) -> list[Entry]:
+    def acked(self, lane: FileLane, entry: QueuedBatch, place: str) -> list[QueuedBatch]:
         """The entry is stored; which ones are over by that, in order. Its lane goes on at the place
         told with it.
         """
         if entry.is_stored:
             return []  # it was sent twice, and both were answered
         entry.is_stored = True
-        over: list[Entry] = []
+        over: list[QueuedBatch] = []
         while lane.queue and lane.queue[0].is_stored:
             first = lane.queue.popleft()
             over.append(first)
@@ -157,7 +238,7 @@ class ShippingRules:
             self._succeed(lane)
         return over
 
-    def moved(self, lane: Lane, entry: Entry, attempt: int, *, now: float) -> None:
+    def moved(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
         """The place takes no more, and has not stored the batch: the next one is asked for."""
         if self._is_in_flight(lane, entry, attempt):
             ended = entry.place
@@ -169,7 +250,9 @@ class ShippingRules:
                 lane.place = ""
             self._break_off(lane, entry, now)
 
-    def failed(self, lane: Lane, entry: Entry | None, attempt: int, *, now: float) -> None:
+    def failed(
+        self, lane: FileLane, entry: QueuedBatch | None, attempt: int, *, now: float
+    ) -> None:
         """No answer, or one that says to try again: the batch may be stored or not. Without an
         entry, nothing came of what was asked.
         """
@@ -182,21 +265,21 @@ class ShippingRules:
             self._leave(lane)
             self._try_later(lane, now)
 
-    def out_of_order(self, lane: Lane, entry: Entry, attempt: int, *, now: float) -> None:
+    def out_of_order(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
         """The server does not know the one before: it may be stored by now all the same."""
         if self._is_in_flight(lane, entry, attempt):
             self._break_off(lane, entry, now)
 
-    def is_wanted(self, action: Send) -> bool:
+    def is_wanted(self, action: ShipBatch) -> bool:
         """Whether the batch is still to be sent: others may have changed that a moment ago."""
         return self._is_in_flight(action.lane, action.entry, action.attempt)
 
-    def not_sent(self, action: Send, *, now: float) -> None:
+    def not_sent(self, action: ShipBatch, *, now: float) -> None:
         """The batch could not even be sent: unless it was before, it is not stored."""
         action.entry.was_sent, action.entry.place = action.is_repeat, action.was_at
         self.failed(action.lane, action.entry, action.attempt, now=now)
 
-    def refused(self, lane: Lane, entry: Entry, attempt: int) -> list[Entry]:
+    def refused(self, lane: FileLane, entry: QueuedBatch, attempt: int) -> list[QueuedBatch]:
         """The batch will never be taken as it is; those that were given up just now. Behind it,
         those go too that somebody else keeps, who will give them again in their order.
         """
@@ -216,13 +299,13 @@ class ShippingRules:
         self._succeed(lane)
         return over
 
-    def loaded(self, lane: Lane, attempt: int) -> None:
+    def loaded(self, lane: FileLane, attempt: int) -> None:
         """The batch of the lane's first entry is in memory again, or not wanted any more."""
         if lane.is_asking and attempt == lane.attempt:
             self._leave(lane)
             self._offer(lane)
 
-    def dropped(self, entry: Entry) -> None:
+    def dropped(self, entry: QueuedBatch) -> None:
         """The entry, which was never sent, is given up."""
         if entry.was_sent:
             raise InvariantViolated(f"a batch of {entry.name} that was sent is dropped")
@@ -280,7 +363,7 @@ class ShippingRules:
     def in_flight(self) -> int:
         return sum(self._in_flight.values())
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[QueuedBatch]:
         """All that is not stored yet, in order per file."""
         return [
             entry for lane in self._lanes.values() for entry in lane.queue if not entry.is_dropped
@@ -294,10 +377,10 @@ class ShippingRules:
     # Lanes
 
     @staticmethod
-    def _is_in_flight(lane: Lane, entry: Entry, attempt: int) -> bool:
+    def _is_in_flight(lane: FileLane, entry: QueuedBatch, attempt: int) -> bool:
         return attempt == lane.attempt and entry in lane.in_flight
 
-    def _offer(self, lane: Lane) -> None:
+    def _offer(self, lane: FileLane) -> None:
         """There may be something to do for the lane."""
         if len(lane.queue) > len(lane.in_flight) and not (
             lane.is_asking or lane.held_at or lane.retry_at
@@ -317,7 +400,7 @@ class ShippingRules:
         if held is not None and not held:
             del self._held[server]
 
-    def _serve(self, lane: Lane, actions: list[Action]) -> None:
+    def _serve(self, lane: FileLane, actions: list[Action]) -> None:
         self._skip_dropped(lane)
         if not lane.queue:
             self._forget_if_idle(lane)
@@ -341,19 +424,21 @@ class ShippingRules:
         if entry.batch is None:
             # It counts as under way: so the bodies that are read back have a bound as well.
             self._ask(lane)
-            actions.append(Load(lane, entry, lane.attempt))
+            actions.append(LoadBatch(lane, entry, lane.attempt))
         elif entry.batch.is_resumed or entry.place or lane.place:
             self._send(lane, entry, entry.batch, actions)
             self._go_on(lane, actions)
         else:
             self._ask(lane)
-            actions.append(Locate(lane, server, lane.attempt))
+            actions.append(LocateFile(lane, server, lane.attempt))
 
-    def _ask(self, lane: Lane) -> None:
+    def _ask(self, lane: FileLane) -> None:
         lane.is_asking = True
         self._in_flight[lane.server] = self._in_flight.get(lane.server, 0) + 1
 
-    def _send(self, lane: Lane, entry: Entry, batch: LineBatch, actions: list[Action]) -> None:
+    def _send(
+        self, lane: FileLane, entry: QueuedBatch, batch: LineBatch, actions: list[Action]
+    ) -> None:
         # Where a resumed one may have been sent is not known any more: receivers look for it.
         place = "" if batch.is_resumed else entry.place or lane.place
         is_repeat, was_at, follows = entry.was_sent, entry.place, bool(lane.in_flight)
@@ -362,7 +447,7 @@ class ShippingRules:
         lane.last = batch
         self._in_flight[lane.server] = self._in_flight.get(lane.server, 0) + 1
         actions.append(
-            Send(
+            ShipBatch(
                 lane=lane,
                 entry=entry,
                 batch=batch,
@@ -375,7 +460,7 @@ class ShippingRules:
             )
         )
 
-    def _go_on(self, lane: Lane, actions: list[Action]) -> None:
+    def _go_on(self, lane: FileLane, actions: list[Action]) -> None:
         """Send those that may follow what is under way."""
         window = min(self._limits.file_in_flight_max, self._windows.get(lane.server, 1))
         while (
@@ -389,7 +474,7 @@ class ShippingRules:
             if lane.goes_on and entry.batch is not None:
                 self._send(lane, entry, entry.batch, actions)
 
-    def _may_follow(self, lane: Lane, entry: Entry) -> bool:
+    def _may_follow(self, lane: FileLane, entry: QueuedBatch) -> bool:
         last, batch = lane.last, entry.batch
         return (
             last is not None
@@ -400,18 +485,18 @@ class ShippingRules:
             and self._route(lane.name) == lane.server
         )
 
-    def _leave(self, lane: Lane) -> None:
+    def _leave(self, lane: FileLane) -> None:
         """What was asked is answered, or nobody waits for it any more."""
         lane.is_asking = False
         self._free(lane, 1)
 
-    def _free(self, lane: Lane, count: int) -> None:
+    def _free(self, lane: FileLane, count: int) -> None:
         self._in_flight[lane.server] -= count
         if not self._in_flight[lane.server]:
             del self._in_flight[lane.server]
         self._freed[lane.server] = None
 
-    def _take_back(self, lane: Lane, entry: Entry) -> None:
+    def _take_back(self, lane: FileLane, entry: QueuedBatch) -> None:
         """Wait no more for a batch and those behind it; more go once those before it are stored."""
         if entry not in lane.in_flight:
             return
@@ -423,12 +508,12 @@ class ShippingRules:
         lane.goes_on = False
         self._free(lane, count + 1)
 
-    def _break_off(self, lane: Lane, entry: Entry, now: float) -> None:
+    def _break_off(self, lane: FileLane, entry: QueuedBatch, now: float) -> None:
         self._take_back(lane, entry)
         if not lane.in_flight:
             self._try_later(lane, now)
 
-    def _reset(self, lane: Lane) -> None:
+    def _reset(self, lane: FileLane) -> None:
         """It need not wait any more, for whatever it waits."""
         if lane.held_at in self._held:
             self._held[lane.held_at].pop(lane, None)
@@ -436,23 +521,23 @@ class ShippingRules:
         lane.retry_at = 0.0
         lane.failures = 0
 
-    def _succeed(self, lane: Lane) -> None:
+    def _succeed(self, lane: FileLane) -> None:
         self._reset(lane)
         self._offer(lane)
         self._forget_if_idle(lane)
 
-    def _try_later(self, lane: Lane, now: float) -> None:
+    def _try_later(self, lane: FileLane, now: float) -> None:
         lane.failures += 1
         lane.retry_at = now + self._limits.retry_delay_s(lane.name, lane.failures)
         self._turn += 1
         heapq.heappush(self._waiting, (lane.retry_at, self._turn, lane))
 
     @staticmethod
-    def _skip_dropped(lane: Lane) -> None:
+    def _skip_dropped(lane: FileLane) -> None:
         while lane.queue and lane.queue[0].is_dropped:
             lane.queue.popleft()
 
-    def _forget_if_idle(self, lane: Lane) -> None:
+    def _forget_if_idle(self, lane: FileLane) -> None:
         """An idle lane is kept for its place, unless there are very many."""
         is_idle = not lane.queue and not lane.is_under_way
         # One that was forgotten before may have a successor by now.

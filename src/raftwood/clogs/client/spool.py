@@ -1,13 +1,7 @@
-"""Batches on disk until they are stored: what memory has no room for, and what must outlive us.
+"""`Spool`: batches on disk until they are stored, for which memory has no room or which outlive us.
 
-A spool is a segment log (`disk.segment_log`) in a folder that one process has at a time (`slots`):
-a few groups for each file and producer, an entry for each batch, which is a whole frame. What a
-group and its entries are of, the log's index tells: nothing is read at the start but that. A log
-frees a group from its head on. So groups are small: a batch of which nobody knows whether it is
-stored, and that stays for that, keeps no more than its own group on the disk.
-
-What is read back after a restart was perhaps sent before: it keeps its producer and sequence, and
-is marked as resumed.
+A spool's folder has slots, one for each process that uses it; `open_slots` takes the first free
+one, and those that ended processes left behind.
 """
 
 import asyncio
@@ -19,10 +13,12 @@ from typing import Final, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from raftwood.base.codecs import Codec
+from raftwood.base import files as seam
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DiskFull,
+    InvalidInput,
     InvariantViolated,
     Overloaded,
     ProtocolError,
@@ -30,14 +26,21 @@ from raftwood.base.errors import (
     ShuttingDown,
     StoreDamaged,
     StoreError,
+    StoreLocked,
+    UnsupportedVersion,
 )
-from raftwood.base.files import Completion, Files, Operation
+from raftwood.base.files import Completion, Files, Operation, explained, perform
 from raftwood.base.logs import get_logger
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.frames import FRAME_OVERHEAD_BYTES, decode_message, encode_message, joined
+from raftwood.clogs.client.shipping_rules import QueuedBatch
+from raftwood.clogs.frames import (
+    FRAME_OVERHEAD_BYTES,
+    LineBatch,
+    decode_message,
+    encode_message,
+    joined,
+)
 from raftwood.disk.inspection import Findings, FolderContent
-from raftwood.disk.segment_log import DropGroup, LogSettings, Record, Run, State, TruncateHead
+from raftwood.disk.segment_log import DropGroup, LogSettings, Record, Run, SetState, TruncateHead
 from raftwood.disk.segment_log.format import KIND_DROP, KIND_HEAD, KIND_RUN
 from raftwood.disk.segment_log.recovery import Damage, inspect
 from raftwood.disk.segment_log.scan import ScannedRecord
@@ -161,7 +164,7 @@ class Spool:
         """The last group of each in this life."""
         self._next_group = max(self._log.groups(), default=0) + 1
         self._acks_unsynced = 0
-        self._owed_states: dict[int, State] = {}
+        self._owed_states: dict[int, SetState] = {}
         self._owed: dict[int, Record] = {}
         """By group: what there was no room to note."""
         self._syncing: set[asyncio.Future[None]] = set()
@@ -211,9 +214,9 @@ class Spool:
         """Whether an earlier life left something, before `recover`."""
         return bool(self._log.groups())
 
-    def recover(self) -> list[Entry]:
+    def recover(self) -> list[QueuedBatch]:
         """What an earlier life left, oldest first per file; bodies are read when they are due."""
-        by_owner: dict[tuple[str, bytes], list[tuple[int, Entry]]] = {}
+        by_owner: dict[tuple[str, bytes], list[tuple[int, QueuedBatch]]] = {}
         for number in self._log.groups():
             owner = _decode_owner(number, self._log.state(number))
             bounds = self._log.bounds(number)
@@ -239,7 +242,7 @@ class Spool:
         # What was in memory until the end was written last, and may be older.
         return [entry for found in by_owner.values() for _, entry in sorted(found, key=_term)]
 
-    def _resumed(self, owner: _Owner, term: int, frame_bytes: int) -> Entry:
+    def _resumed(self, owner: _Owner, term: int, frame_bytes: int) -> QueuedBatch:
         bare = LineBatch(
             name=owner.name,
             producer=owner.producer,
@@ -249,14 +252,14 @@ class Spool:
             codec=Codec.NONE,
             body=b"",
         )
-        entry = Entry(bare, _ignore)
+        entry = QueuedBatch(bare, _ignore)
         entry.batch = None
         entry.size = frame_bytes - FRAME_OVERHEAD_BYTES - len(owner.name.encode())
         entry.was_sent = True  # for all that is known
         entry.spool = self
         return entry
 
-    def keep(self, entry: Entry, kept: Callable[[], None]) -> None:
+    def keep(self, entry: QueuedBatch, kept: Callable[[], None]) -> None:
         """Write a batch; `kept` is called when it is durable, unless the spool fails before.
 
         `SpoolFull`, `DiskFull` and `Overloaded`: there is no room, on the disk or on the way to it.
@@ -276,7 +279,7 @@ class Spool:
         records: list[Record] = []
         if group is None or group.is_full:
             group = _Group(self._next_group, 1, 1)
-            records.append(State(group.number, msgspec.msgpack.encode(owner)))
+            records.append(SetState(group.number, msgspec.msgpack.encode(owner)))
         payload = joined(encode_message(batch.message(system=0, place="")))
         term = batch.sequence << _COUNT_BITS | batch.count
         records.append(Run(group.number, term, group.next_index, 1, payload))
@@ -304,7 +307,7 @@ class Spool:
         if not self.is_failed:
             kept()
 
-    async def load(self, entry: Entry) -> LineBatch:
+    async def load(self, entry: QueuedBatch) -> LineBatch:
         """A batch's body again; `StoreDamaged` where it cannot be read."""
         is_resumed = self._groups[entry.spool_group].key is None
         runs = await self._log.read(entry.spool_group, entry.spool_index, bytes_max=1)
@@ -324,7 +327,7 @@ class Spool:
             is_resumed=is_resumed or message.is_resumed,
         )
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: QueuedBatch) -> None:
         """The entry is stored, or given up."""
         group = self._groups[entry.spool_group]
         self.held_bytes -= _frame_bytes(entry)
@@ -339,7 +342,9 @@ class Spool:
             if entry.is_dropped and group.key is not None:
                 group.drop(entry.spool_index)
                 owner = _Owner(group.key.name, group.key.producer, tuple(group.dropped))
-                self._owed_states[group.number] = State(group.number, msgspec.msgpack.encode(owner))
+                self._owed_states[group.number] = SetState(
+                    group.number, msgspec.msgpack.encode(owner)
+                )
                 self._note(is_urgent=True)
             return
         record: Record = TruncateHead(group.number, group.head - 1)
@@ -446,7 +451,7 @@ async def check_spool(_: Environment, content: FolderContent) -> Findings:
     return found
 
 
-def _frame_bytes(entry: Entry) -> int:
+def _frame_bytes(entry: QueuedBatch) -> int:
     return entry.size + FRAME_OVERHEAD_BYTES + len(entry.name.encode())
 
 
@@ -471,5 +476,68 @@ def _ignore_failure(_: Spool) -> None:
     """Until somebody wants to know."""
 
 
-def _term(found: tuple[int, Entry]) -> int:
+def _term(found: tuple[int, QueuedBatch]) -> int:
     return found[0]
+
+
+SLOTS_MAX: Final = 256
+
+
+class SpoolSlots(msgspec.Struct, frozen=True):
+    """The spools of a process: its own, and those that others left with something in them."""
+
+    own: Spool
+    left: list[Spool]
+
+
+async def open_slots(environment: Environment, folder: str, *, bytes_max: int) -> SpoolSlots:
+    """The first slot that is free, and all others that are free and not empty.
+
+    A slot that cannot be read is left for somebody to look at. `InvalidInput` where the folder
+    cannot be used, or all slots are in use.
+    """
+    folder = folder.rstrip("/") or "/"
+    with explained(folder):
+        await perform(environment.files, seam.MakeDirectory(folder))
+        (names,) = await perform(environment.files, seam.ListDirectory(folder))
+    known = {int(name) for name in names or () if name.isdecimal()}
+    own: Spool | None = None
+    left: list[Spool] = []
+    try:
+        for number in range(SLOTS_MAX):
+            if own is not None and number not in known:
+                continue
+            path = f"{folder}/{number}"
+            try:
+                spool = await Spool.open(environment, path, bytes_max=bytes_max)
+            except StoreLocked:
+                continue
+            except UnsupportedVersion as error:
+                _log.error("a slot of the spool is not used", folder=path, reason=error.message)
+                continue
+            except StoreDamaged as error:
+                with explained(path):
+                    lines = await readable_lines(environment.files, path)
+                _log.error(
+                    "a slot of the spool is damaged and left alone: its lines are not shipped",
+                    folder=path,
+                    lines_that_can_be_read=lines,
+                    reason=error.message,
+                    remedy=REMEDY,
+                )
+                continue
+            if own is None:
+                own = spool
+            elif spool.has_content:
+                left.append(spool)
+            else:
+                await spool.close()
+    except BaseException:
+        for spool in [*left, *([own] if own else [])]:
+            await spool.close()
+        raise
+    if own is None:
+        raise InvalidInput(
+            f"all {SLOTS_MAX} slots of the spool {folder} are in use: give another spool_folder"
+        )
+    return SpoolSlots(own, left)

@@ -1,11 +1,58 @@
-"""How a shipper is, for people and for files that tell it."""
+"""Counters and status of a shipper, in lines: by server, and in all. No line leaves it
+uncounted.
+"""
+
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from raftwood.clogs.client.counters import Counters, ServerCounters
-from raftwood.clogs.client.links import Links
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.model import VersionedConfiguration
+from raftwood.clogs.client.server_pool import RingConnections
+from raftwood.clogs.configuration import VersionedConfiguration
+from raftwood.clogs.health import Health
+
+NO_SERVER: Final = "-"
+"""Where no server was known yet."""
+SERVERS_MAX: Final = 4096
+
+
+class ServerCounters(msgspec.Struct):
+    """Lines of the files that were this server's at that moment."""
+
+    sent: int = 0
+    acked: int = 0
+    retried: int = 0
+    spooled: int = 0
+    dropped: int = 0
+
+
+class Counters(msgspec.Struct):
+    """All of a shipper's."""
+
+    taken: int = 0
+    acked: int = 0
+    dropped: int = 0
+    refused: int = 0
+    """A receiver will never take them as they are, as in a batch that is too large for it."""
+    cut: int = 0
+    """Lines that were longer than the limit, and stored as far as it goes."""
+    resumed: int = 0
+    """Found in the spool at the start: they count as taken by an earlier life."""
+    servers: dict[str, ServerCounters] = {}
+
+    def copied(self) -> "Counters":
+        """As they are now: who looks at them in another thread finds that they add up."""
+        servers = {name: replace(each) for name, each in self.servers.items()}
+        return replace(self, servers=servers)
+
+    def server(self, name: str | None) -> ServerCounters:
+        name = name or NO_SERVER
+        found = self.servers.get(name)
+        if found is None:
+            if len(self.servers) >= SERVERS_MAX:
+                name = NO_SERVER
+            found = self.servers.setdefault(name, ServerCounters())
+        return found
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +92,7 @@ class ShipperStatus(msgspec.Struct, frozen=True, kw_only=True):
 def shipper_status(
     configuration: VersionedConfiguration | None,
     health: Health | None,
-    links: Links,
+    links: RingConnections,
     counters: Counters,
     *,
     now: float,

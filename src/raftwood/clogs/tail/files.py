@@ -1,18 +1,65 @@
-"""The real file system, on threads of its own: no disk, however slow, holds up the event loop."""
+"""`MachineFiles`: the real file system, on threads: a slow disk never stops the event loop.
+
+`birth_ns` tells a file from another one that got its inode. Python's `os.stat` does not tell it on
+Linux, so the kernel is asked by `statx`.
+"""
 
 import asyncio
+import ctypes
 import glob
 import os
 import stat
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from raftwood.clogs.tail.birth import birth_ns
-from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
-from raftwood.clogs.tail.seams import Handle, Opened
+from raftwood.clogs.tail.checkpoints import HEAD_BYTES, FileIdentity, FileLook, FoundFile
+from raftwood.clogs.tail.seams import Handle, OpenedFile
 from raftwood.clogs.tail.watch import is_excluded
+
+_NS: Final = 1_000_000_000
+_EMPTY_PATH: Final = 0x1000
+_BIRTH: Final = 0x800
+_ANSWER_BYTES: Final = 256
+_MASK: Final = struct.Struct("=I")
+_TIME: Final = struct.Struct("=qI")
+_TIME_AT: Final = 80
+
+
+def _compiled_statx() -> Callable[..., int] | None:
+    try:
+        call = ctypes.CDLL(None).statx
+    except (AttributeError, OSError):
+        return None  # another system, or an old one
+    call.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_void_p,
+    )
+    found: Callable[..., int] = call
+    return found
+
+
+_statx: Final = _compiled_statx()
+
+
+def birth_ns(descriptor: int) -> int:
+    """Nanoseconds since 1970; 0 where the system or the file system does not tell."""
+    if _statx is None:
+        return 0
+    answer = ctypes.create_string_buffer(_ANSWER_BYTES)
+    if _statx(descriptor, b"", _EMPTY_PATH, _BIRTH, answer) != 0:
+        return 0
+    (mask,) = _MASK.unpack_from(answer)
+    if not mask & _BIRTH:
+        return 0
+    seconds, nanoseconds = _TIME.unpack_from(answer, _TIME_AT)
+    return int(seconds) * _NS + int(nanoseconds)
+
 
 Result = TypeVar("Result")
 _THREADS: Final = 4
@@ -27,24 +74,24 @@ class MachineFiles:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raftwood-tail")
         self._handles: dict[Handle, None] = {}
 
-    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
         return await self.work(partial(_scan, paths, exclude))
 
-    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
         return await self.work(partial(_find, wanted))
 
-    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+    async def visit(self, paths: Sequence[str]) -> list[FoundFile | None]:
         return await self.work(partial(_visit, paths))
 
-    async def open(self, path: str) -> Opened:
+    async def open(self, path: str) -> OpenedFile:
         opened = await self.work(partial(_open, path))
         self._handles[opened.handle] = None
         return opened
 
-    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
         return await self.work(partial(_read, handle, offset, length))
 
-    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+    async def look(self, handles: Sequence[Handle]) -> list[FileLook | None]:
         return await self.work(partial(_look_at_all, handles))
 
     async def work(self, job: Callable[[], Result]) -> Result:
@@ -61,8 +108,8 @@ class MachineFiles:
             self.close(handle)
 
 
-def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
-    found: dict[str, Found] = {}
+def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
+    found: dict[str, FoundFile] = {}
     for pattern in paths:
         # A file that is named as it is, is meant.
         left_out = exclude if glob.has_magic(pattern) else ()
@@ -74,7 +121,7 @@ def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
     return [found[path] for path in sorted(found)]
 
 
-def _found(path: str, *, is_matched: bool = True) -> Found | None:
+def _found(path: str, *, is_matched: bool = True) -> FoundFile | None:
     """None for what is no regular file, or went away."""
     try:
         status = os.stat(path)
@@ -82,16 +129,16 @@ def _found(path: str, *, is_matched: bool = True) -> Found | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    identity = Identity(status.st_dev, status.st_ino)
+    identity = FileIdentity(status.st_dev, status.st_ino)
     target = os.path.realpath(path) if os.path.islink(path) else ""
-    return Found(path, identity, status.st_size, status.st_mtime_ns, is_matched, target)
+    return FoundFile(path, identity, status.st_size, status.st_mtime_ns, is_matched, target)
 
 
-def _visit(paths: Sequence[str]) -> list[Found | None]:
+def _visit(paths: Sequence[str]) -> list[FoundFile | None]:
     return [_found(path) for path in paths]
 
 
-def _find(wanted: Sequence[tuple[str, int]]) -> list[Found]:
+def _find(wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
     by_folder: dict[str, list[int]] = {}
     for folder, inode in wanted:
         by_folder.setdefault(folder, []).append(inode)
@@ -110,18 +157,18 @@ def _find(wanted: Sequence[tuple[str, int]]) -> list[Found]:
     return found
 
 
-def _open(path: str) -> Opened:
+def _open(path: str) -> OpenedFile:
     handle = os.open(path, _OPEN_FLAGS)
     try:
         folder = os.path.dirname(os.path.realpath(path))
         look = _look(handle, os.pread(handle, HEAD_BYTES, 0), birth_ns(handle))
-        return Opened(handle, folder, look)
+        return OpenedFile(handle, folder, look)
     except BaseException:
         os.close(handle)
         raise
 
 
-def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
     data = os.pread(handle, length, offset)
     while 0 < len(data) < length:  # a read may be cut short before the file's end
         more = os.pread(handle, length - len(data), offset + len(data))
@@ -132,14 +179,14 @@ def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
     return data, _look(handle, os.pread(handle, HEAD_BYTES, 0))
 
 
-def _look(handle: Handle, head: bytes = b"", born_ns: int = 0) -> Look:
+def _look(handle: Handle, head: bytes = b"", born_ns: int = 0) -> FileLook:
     status = os.fstat(handle)
-    identity = Identity(status.st_dev, status.st_ino)
-    return Look(identity, status.st_size, status.st_mtime_ns, status.st_nlink, head, born_ns)
+    identity = FileIdentity(status.st_dev, status.st_ino)
+    return FileLook(identity, status.st_size, status.st_mtime_ns, status.st_nlink, head, born_ns)
 
 
-def _look_at_all(handles: Sequence[Handle]) -> list[Look | None]:
-    looks: list[Look | None] = []
+def _look_at_all(handles: Sequence[Handle]) -> list[FileLook | None]:
+    looks: list[FileLook | None] = []
     for handle in handles:
         try:
             looks.append(_look(handle))

@@ -11,11 +11,11 @@ from typing import Final
 
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, SequenceForgotten
 from raftwood.base.logs import get_logger
-from raftwood.clogs.tail.checkpoints import Checkpoints
-from raftwood.clogs.tail.counters import TailCounters
-from raftwood.clogs.tail.reader import Intended, Reader, Ready
+from raftwood.clogs.tail.checkpoints import FileCheckpoints
+from raftwood.clogs.tail.followed_file import TailCounters
+from raftwood.clogs.tail.reader import FileReader, IntendedBatch, ReadyBatch
 from raftwood.clogs.tail.rules import Roster
-from raftwood.clogs.tail.seams import Delivering
+from raftwood.clogs.tail.seams import BatchDeliverer
 from raftwood.clogs.tail.settings import TailSettings
 
 _log = get_logger("tail")
@@ -73,7 +73,7 @@ class _Lane:
         self._changed = asyncio.Event()
 
 
-class Lanes:
+class TailLanes:
     """All lanes of a tailer; a lane runs while its name has something to ship."""
 
     def __init__(
@@ -81,9 +81,9 @@ class Lanes:
         settings: TailSettings,
         *,
         roster: Roster,
-        reader: Reader,
-        delivering: Delivering,
-        checkpoints: Checkpoints,
+        reader: FileReader,
+        delivering: BatchDeliverer,
+        checkpoints: FileCheckpoints,
         counters: TailCounters,
     ) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ class Lanes:
             else:
                 return
 
-    async def _next(self, name: str, *, is_ahead: bool) -> Intended | None:
+    async def _next(self, name: str, *, is_ahead: bool) -> IntendedBatch | None:
         """The next batch of the name; it keeps its part of the room until it is delivered."""
         if self.is_stopping or (is_ahead and (self._room.locked() or not self._ahead_left)):
             return None
@@ -153,7 +153,7 @@ class Lanes:
                 self._ahead_left += is_ahead
         return intended
 
-    async def _read_next(self, name: str) -> Intended | None:
+    async def _read_next(self, name: str) -> IntendedBatch | None:
         intended = None
         try:
             for file in self._roster.turn(name):
@@ -167,7 +167,7 @@ class Lanes:
         return intended
 
     async def _deliver(
-        self, intended: Intended, lane: _Lane, place: _Place, *, is_ahead: bool
+        self, intended: IntendedBatch, lane: _Lane, place: _Place, *, is_ahead: bool
     ) -> None:
         """Make a batch, and have it stored behind the one before it."""
         try:
@@ -180,7 +180,7 @@ class Lanes:
             self._room.release()
         self._settle(ready)
 
-    def _settle(self, ready: Ready) -> None:
+    def _settle(self, ready: ReadyBatch) -> None:
         file, intent, batch = ready.file, ready.intent, ready.made.batch
         file.settled(intent)
         size = intent.end - intent.begin
@@ -195,7 +195,7 @@ class Lanes:
             with suppress(DiskFull, Overloaded):
                 self._checkpoints.note(file.number, file.checkpoint())
 
-    async def _stored(self, ready: Ready, lane: _Lane, place: _Place) -> None:
+    async def _stored(self, ready: ReadyBatch, lane: _Lane, place: _Place) -> None:
         """Again and again: the file waits, and is what keeps the lines meanwhile."""
         file, wait_s, told = ready.file, self._settings.retry_ms / 1000, ""
         while True:

@@ -1,11 +1,16 @@
-"""The next batch of a file: read, intended, made. What is handed on can always be made again.
+"""`FileReader`: reads the next batch of a file, notes the intent, makes the batch.
 
-The intent is durable before the batch leaves here, so that after a kill the same bytes go under the
-same name; it is written while the batch is made. Batches are read and intended one after the other;
-the next one may be while some are still being made.
+What is handed on can always be made again. The intent is durable before the batch leaves here, so
+that after a kill the same bytes go under the same name; it is written while the batch is made.
+Batches are read and intended one after the other; the next one may be while some are still being
+made.
+
+`OpenFiles` bounds the descriptors: the longest unused ones are closed first. A file that has no
+name any more is never closed before it is read to its end: nobody could open it again.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -14,16 +19,97 @@ import xxhash
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
 from raftwood.base.logs import get_logger
-from raftwood.clogs.tail.blocks import Forced
-from raftwood.clogs.tail.checkpoints import Checkpoints
-from raftwood.clogs.tail.counters import TailCounters
-from raftwood.clogs.tail.followed import Followed
-from raftwood.clogs.tail.making import BatchMaker, Made
-from raftwood.clogs.tail.model import Head, Intent, Look
-from raftwood.clogs.tail.open_files import OpenFiles
-from raftwood.clogs.tail.rules import Verdict, forced, judged, wants_reading
-from raftwood.clogs.tail.seams import TailFiles
+from raftwood.clogs.tail.batch_maker import BatchMaker, Forced, MadeBatch
+from raftwood.clogs.tail.checkpoints import BatchIntent, FileCheckpoints, FileHead, FileLook
+from raftwood.clogs.tail.followed_file import FollowedFile, TailCounters
+from raftwood.clogs.tail.rules import FileVerdict, forced, judged, wants_reading
+from raftwood.clogs.tail.seams import Handle, OpenedFile, TailFiles
 from raftwood.clogs.tail.settings import TailSettings
+
+Judge = Callable[[FollowedFile, FileVerdict], bool]
+"""What follows from a verdict that is not `SAME`; whether the file is still followed."""
+
+
+class OpenFiles:
+    """Files by their descriptors. A file that `hold` gave is not closed before `done`."""
+
+    def __init__(self, files: TailFiles, *, limit: int, judge: Judge) -> None:
+        self._files = files
+        self._limit = limit
+        self._judge = judge
+        self._held: dict[int, tuple[FollowedFile, Handle]] = {}
+        """By the file's number, the longest unused one first."""
+        self._busy: dict[int, int] = {}
+        self._opening = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def all(self) -> list[tuple[FollowedFile, Handle]]:
+        return list(self._held.values())
+
+    async def hold(self, file: FollowedFile) -> Handle | None:
+        """The file, open; None where it cannot be for now. Judged where it is opened anew."""
+        held = self._held.pop(file.number, None)
+        if held is not None:
+            self._held[file.number] = held
+            self._busy[file.number] = self._busy.get(file.number, 0) + 1
+            return held[1]
+        if len(self._held) + self._opening >= self._limit and not self._close_one():
+            return None
+        self._opening += 1
+        try:
+            opened = await self._files.open(file.path)
+        finally:
+            self._opening -= 1
+        return self._judged(file, opened)
+
+    def _judged(self, file: FollowedFile, opened: OpenedFile) -> Handle | None:
+        verdict = judged(file, opened.look, is_held=False)
+        if file.number in self._held or (
+            verdict is not FileVerdict.SAME and not self._judge(file, verdict)
+        ):
+            self._files.close(opened.handle)
+            return None
+        file.folder, file.links, file.is_held = opened.folder, opened.look.links, True
+        file.birth_ns = opened.look.birth_ns
+        self._held[file.number] = (file, opened.handle)
+        self._busy[file.number] = 1
+        return opened.handle
+
+    def done(self, file: FollowedFile) -> None:
+        """Nobody reads the file any more, for now."""
+        uses = self._busy.pop(file.number) - 1
+        if uses:
+            self._busy[file.number] = uses
+
+    def release(self, file: FollowedFile) -> None:
+        """Close a file, if it is open."""
+        if file.number in self._busy:
+            raise InvariantViolated(f"{file.path} is closed while it is read")
+        held = self._held.pop(file.number, None)
+        if held is not None:
+            file.is_held = False
+            self._files.close(held[1])
+
+    def _close_one(self) -> bool:
+        """Those that are read to their ends come before those that might be deleted unread, and
+        those that a glob finds again before those that have to be looked for.
+        """
+        idle = [
+            file
+            for number, (file, _) in self._held.items()
+            if number not in self._busy and file.links
+        ]
+        for file in sorted(idle, key=_worth):
+            self.release(file)
+            return True
+        return False
+
+
+def _worth(file: FollowedFile) -> tuple[bool, bool]:
+    return file.read_to < file.size, not file.is_matched
+
 
 _log = get_logger("tail")
 _NEWLINES = (b"\n", b"\r\n")
@@ -32,25 +118,25 @@ _STEPS_MAX = 3
 """Tries to read on at once after what was read turned out to be of no use."""
 
 
-class Intended(msgspec.Struct, frozen=True):
+class IntendedBatch(msgspec.Struct, frozen=True):
     """A batch to be made."""
 
-    file: Followed
-    intent: Intent
+    file: FollowedFile
+    intent: BatchIntent
     block: bytes
     durable: asyncio.Event | None = None
     """Of the intent; None where it is one of an earlier life."""
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyBatch(msgspec.Struct, frozen=True):
     """A batch that may be delivered."""
 
-    file: Followed
-    intent: Intent
-    made: Made
+    file: FollowedFile
+    intent: BatchIntent
+    made: MadeBatch
 
 
-class Reader:
+class FileReader:
     """Makes the batches of all files of one tailer."""
 
     def __init__(
@@ -61,7 +147,7 @@ class Reader:
         files: TailFiles,
         open_files: OpenFiles,
         maker: BatchMaker,
-        checkpoints: Checkpoints,
+        checkpoints: FileCheckpoints,
         counters: TailCounters,
     ) -> None:
         self._clock = environment.clock
@@ -74,12 +160,12 @@ class Reader:
         self.is_last = False
         """Whatever is in the files is shipped now: nobody waits for the rest of a line."""
 
-    def has_work(self, file: Followed, *, now_ms: int) -> bool:
+    def has_work(self, file: FollowedFile, *, now_ms: int) -> bool:
         if now_ms < file.retry_at_ms:
             return False
         return wants_reading(file, self._forced(file, now_ms))
 
-    async def next_batch(self, file: Followed) -> Intended | None:
+    async def next_batch(self, file: FollowedFile) -> IntendedBatch | None:
         """The next one, which is to be made; None where there is none for now."""
         try:
             for _ in range(_STEPS_MAX):
@@ -100,7 +186,7 @@ class Reader:
             self.trouble(file, f"the state of {file.path} cannot be written: {error.message}")
         return None
 
-    def trouble(self, file: Followed, problem: str) -> None:
+    def trouble(self, file: FollowedFile, problem: str) -> None:
         """Told where it is news; tried again later, each time later."""
         if problem != file.problem:
             _log.warning("a file is held up", file=file.path, problem=problem)
@@ -110,7 +196,7 @@ class Reader:
         file.retry_at_ms = _now_ms() + min(wait_ms, _RETRY_MS_MAX)
         self._counters.troubles += 1
 
-    def begin_anew(self, file: Followed) -> None:
+    def begin_anew(self, file: FollowedFile) -> None:
         """The file was cut."""
         lost = file.begin_anew()
         self._counters.cuts += 1
@@ -118,12 +204,12 @@ class Reader:
         _log.warning("a file was cut and is begun anew", file=file.path, lost_bytes=lost)
         self.give_up(file, "the file was cut")
 
-    def give_up(self, file: Followed, reason: str) -> None:
+    def give_up(self, file: FollowedFile, reason: str) -> None:
         """Batches of an earlier life that cannot be made again: nobody knows whether they came."""
         for intent in list(file.resuming):
             self._give_up(file, intent, reason)
 
-    def _give_up(self, file: Followed, intent: Intent, reason: str) -> None:
+    def _give_up(self, file: FollowedFile, intent: BatchIntent, reason: str) -> None:
         file.resumed(intent)
         file.settled(intent)
         self._counters.unknown_batches += 1
@@ -138,7 +224,7 @@ class Reader:
 
     # Reading on
 
-    async def _read(self, file: Followed) -> Intended | None:
+    async def _read(self, file: FollowedFile) -> IntendedBatch | None:
         settings = self._settings
         found = await self._read_at(file, file.read_to, settings.batch_bytes_max)
         if found is None:
@@ -161,7 +247,7 @@ class Reader:
             return None
         return self._intend(file, block, head)
 
-    def _intend(self, file: Followed, block: bytes, head: Head) -> Intended:
+    def _intend(self, file: FollowedFile, block: bytes, head: FileHead) -> IntendedBatch:
         intent = file.intended(
             block,
             codec=self._settings.codec,
@@ -170,9 +256,9 @@ class Reader:
         )
         durable = self._checkpoints.save(file.number, file.checkpoint(intent=intent, head=head))
         file.intend(intent, head)
-        return Intended(file, intent, block, durable)
+        return IntendedBatch(file, intent, block, durable)
 
-    async def make(self, intended: Intended) -> Ready:
+    async def make(self, intended: IntendedBatch) -> ReadyBatch:
         """Once the batch is made, and its intent is durable."""
         file, intent = intended.file, intended.intent
         job = partial(
@@ -188,11 +274,11 @@ class Reader:
             raise InvariantViolated(f"bytes {intent.begin} to {intent.end} of {file.path} are none")
         if intended.durable is not None:
             await intended.durable.wait()
-        return Ready(file, intent, made)
+        return ReadyBatch(file, intent, made)
 
     # Batches of an earlier life
 
-    async def _resume(self, file: Followed) -> Intended | None:
+    async def _resume(self, file: FollowedFile) -> IntendedBatch | None:
         intent = file.resuming[0]
         found = await self._read_at(file, intent.begin, intent.end - intent.begin)
         if found is None or not file.resuming:
@@ -203,9 +289,11 @@ class Reader:
             return None
         file.resumed(intent)
         self._counters.resumed_batches += 1
-        return Intended(file, intent, data)
+        return IntendedBatch(file, intent, data)
 
-    async def _read_at(self, file: Followed, offset: int, length: int) -> tuple[bytes, Look] | None:
+    async def _read_at(
+        self, file: FollowedFile, offset: int, length: int
+    ) -> tuple[bytes, FileLook] | None:
         """None where the file cannot be opened now, or turned out to be another one."""
         handle = await self._open_files.hold(file)
         if handle is None:
@@ -217,14 +305,14 @@ class Reader:
         file.links = look.links
         file.problem, file.failures, file.retry_at_ms = "", 0, 0
         verdict = judged(file, look, is_held=True)
-        if verdict is Verdict.CUT:
+        if verdict is FileVerdict.CUT:
             file.looked(look.size, look.mtime_ns, now_ms=_now_ms())
             self.begin_anew(file)
-        elif verdict is not Verdict.SAME:
+        elif verdict is not FileVerdict.SAME:
             raise InvariantViolated(f"the descriptor of {file.path} is of another file")
-        return (data, look) if verdict is Verdict.SAME else None
+        return (data, look) if verdict is FileVerdict.SAME else None
 
-    def _forced(self, file: Followed, now_ms: int) -> Forced:
+    def _forced(self, file: FollowedFile, now_ms: int) -> Forced:
         return forced(file, self._settings, now_ms=now_ms, is_last=self.is_last)
 
 

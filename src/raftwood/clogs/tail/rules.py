@@ -18,15 +18,15 @@ from enum import Enum, auto
 import msgspec
 
 from raftwood.base.errors import InvalidConfiguration
-from raftwood.clogs.tail.blocks import Forced
-from raftwood.clogs.tail.followed import Followed, ProducerOf
-from raftwood.clogs.tail.model import Checkpoint, Found, Identity, Look
+from raftwood.clogs.tail.batch_maker import Forced
+from raftwood.clogs.tail.checkpoints import FileCheckpoint, FileIdentity, FileLook, FoundFile
+from raftwood.clogs.tail.followed_file import FollowedFile, ProducerOf
 from raftwood.clogs.tail.settings import TailSettings
 
 _REPLACED = "its inode is another file's by now"
 
 
-class Verdict(Enum):
+class FileVerdict(Enum):
     """What an open file is to the one that is followed."""
 
     SAME = auto()
@@ -38,59 +38,59 @@ class Verdict(Enum):
     """The path leads to a file with another inode by now: the next scan tells."""
 
 
-def judged(file: Followed, look: Look, *, is_held: bool) -> Verdict:
+def judged(file: FollowedFile, look: FileLook, *, is_held: bool) -> FileVerdict:
     """`is_held`: the descriptor was open all the time since the file was last read."""
     if look.identity != file.identity:
-        return Verdict.ELSEWHERE
+        return FileVerdict.ELSEWHERE
     if file.birth_ns and look.birth_ns and file.birth_ns != look.birth_ns:
-        return Verdict.OTHER
+        return FileVerdict.OTHER
     if not file.head.begins(look.head):
-        return Verdict.CUT if is_held else Verdict.OTHER
-    return Verdict.CUT if look.size < file.read_to else Verdict.SAME
+        return FileVerdict.CUT if is_held else FileVerdict.OTHER
+    return FileVerdict.CUT if look.size < file.read_to else FileVerdict.SAME
 
 
-class Refuse(msgspec.Struct, frozen=True):
+class RefuseFile(msgspec.Struct, frozen=True):
     """A file that cannot be followed, and why."""
 
     path: str
     reason: str
 
 
-class Forget(msgspec.Struct, frozen=True):
+class ForgetFile(msgspec.Struct, frozen=True):
     """The file is of no interest any more; intents that it still has are of unknown fate."""
 
-    file: Followed
+    file: FollowedFile
     reason: str
 
 
-class Close(msgspec.Struct, frozen=True):
+class CloseFile(msgspec.Struct, frozen=True):
     """Read to its end; it is known for a while in case it comes back."""
 
-    file: Followed
+    file: FollowedFile
 
 
-class Begin(msgspec.Struct, frozen=True):
+class BeginFile(msgspec.Struct, frozen=True):
     """A file that was not known before."""
 
-    file: Followed
+    file: FollowedFile
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckFile(msgspec.Struct, frozen=True):
     """The file may be another one, which has got its inode: only a look into it tells."""
 
-    file: Followed
+    file: FollowedFile
 
 
-class Miss(msgspec.Struct, frozen=True):
+class MissFile(msgspec.Struct, frozen=True):
     """A file that has something left to ship cannot be found."""
 
-    file: Followed
+    file: FollowedFile
 
 
-Action = Refuse | Forget | Close | Begin | Check | Miss
+Action = RefuseFile | ForgetFile | CloseFile | BeginFile | CheckFile | MissFile
 
 
-def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
+def forced(file: FollowedFile, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
     """What of the end of a file is taken though more may come."""
     idle_ms = now_ms - file.grown_ms
     is_over = file.left_ms is not None and (
@@ -104,7 +104,7 @@ def forced(file: Followed, settings: TailSettings, *, now_ms: int, is_last: bool
     return Forced.NOTHING
 
 
-def wants_reading(file: Followed, force: Forced) -> bool:
+def wants_reading(file: FollowedFile, force: Forced) -> bool:
     """Whether a read may bring something, or tell that the file was cut."""
     if file.resuming:
         return True
@@ -120,10 +120,10 @@ class Roster:
         self._settings = settings
         self._producer_of = producer_of
         self._next_number = 1
-        self.files: dict[int, Followed] = {}
-        self._by_identity: dict[Identity, Followed] = {}
-        self._by_name: dict[str, list[Followed]] = {}
-        self._at: dict[str, Followed] = {}
+        self.files: dict[int, FollowedFile] = {}
+        self._by_identity: dict[FileIdentity, FollowedFile] = {}
+        self._by_name: dict[str, list[FollowedFile]] = {}
+        self._at: dict[str, FollowedFile] = {}
         """By the path where a file was seen last; the one that was seen there last."""
         self._refused: dict[str, None] = {}
         self._scans = 0
@@ -132,7 +132,7 @@ class Roster:
 
     # From the state and from scans
 
-    def restore(self, number: int, checkpoint: Checkpoint, *, now_ms: int) -> list[Action]:
+    def restore(self, number: int, checkpoint: FileCheckpoint, *, now_ms: int) -> list[Action]:
         """A file that an earlier life followed, in order of numbers; it is to be found again."""
         actions: list[Action] = []
         before = self._by_identity.get(checkpoint.identity)
@@ -140,7 +140,7 @@ class Roster:
             # That life was ended before it could forget the file whose inode was used again.
             actions.append(self._forget(before, _REPLACED))
         producer = self._producer_of(number, checkpoint.identity)
-        file = Followed(number, checkpoint, producer, now_ms=now_ms)
+        file = FollowedFile(number, checkpoint, producer, now_ms=now_ms)
         with suppress(InvalidConfiguration):  # the rule may be another one by now
             file.next_name = self._settings.name_of(file.home)
         self._next_number = max(self._next_number, number + 1)
@@ -158,10 +158,10 @@ class Roster:
             or (file.left_ms is not None and not file.is_held and file.rested_ms is None)
         ]
 
-    def scanned(self, found: Iterable[Found], *, now_ms: int) -> list[Action]:
+    def scanned(self, found: Iterable[FoundFile], *, now_ms: int) -> list[Action]:
         """What a scan saw. Matches come before what was looked for; one file counts once."""
         actions: list[Action] = []
-        seen: dict[Identity, Found] = {}
+        seen: dict[FileIdentity, FoundFile] = {}
         for each in found:
             seen.setdefault(each.identity, each)
         unseen = {
@@ -185,7 +185,7 @@ class Roster:
 
     def noticed(
         self,
-        visited: Iterable[tuple[str, Found | None]],
+        visited: Iterable[tuple[str, FoundFile | None]],
         origins: Mapping[str, str],
         *,
         now_ms: int,
@@ -194,7 +194,7 @@ class Roster:
         file is followed though no glob has its path any more.
         """
         actions: list[Action] = []
-        seen: dict[Identity, Found] = {}
+        seen: dict[FileIdentity, FoundFile] = {}
         for path, found in visited:
             before = self._at.get(path)
             if before is not None and (found is None or found.identity != before.identity):
@@ -221,40 +221,40 @@ class Roster:
                 file.origin = origin
                 self._see(file, found, now_ms)
                 if is_doubtful:
-                    actions.append(Check(file))
+                    actions.append(CheckFile(file))
             elif is_wanted:
                 actions += self._begin(found, now_ms, home=origin)
         return actions
 
-    def path_of(self, identity: Identity) -> str:
+    def path_of(self, identity: FileIdentity) -> str:
         """Where the file was seen last; empty where it is not followed."""
         file = self._by_identity.get(identity)
         return "" if file is None else file.path
 
-    def at(self, path: str) -> Followed | None:
+    def at(self, path: str) -> FollowedFile | None:
         """The file that was seen there last."""
         return self._at.get(path)
 
-    def replace(self, file: Followed, *, now_ms: int) -> list[Action]:
+    def replace(self, file: FollowedFile, *, now_ms: int) -> list[Action]:
         """The inode is another file's now: the one that was followed is gone."""
         actions: list[Action] = [self._forget(file, _REPLACED)]
-        found = Found(file.path, file.identity, file.size, file.mtime_ns)
+        found = FoundFile(file.path, file.identity, file.size, file.mtime_ns)
         if file.is_matched or file.origin:
             actions += self._begin(found, now_ms, home=file.origin)
         return actions
 
     # Turns
 
-    def of_name(self, name: str) -> Sequence[Followed]:
+    def of_name(self, name: str) -> Sequence[FollowedFile]:
         return self._by_name.get(name, ())
 
-    def turn(self, name: str) -> list[Followed]:
+    def turn(self, name: str) -> list[FollowedFile]:
         """The files of one name that may be read now, in order.
 
         Those that lost the name come first: what is in them is older. The next waits until they
         are settled, unless they are overdue.
         """
-        ready: list[Followed] = []
+        ready: list[FollowedFile] = []
         files = [file for file in self.of_name(name) if file.rested_ms is None]
         for file in files:
             if file.left_ms is not None:
@@ -264,7 +264,7 @@ class Roster:
         live = [file for file in files if file.left_ms is None]
         return ready + sorted(live, key=lambda file: file.served)
 
-    def settle(self, file: Followed, *, now_ms: int, is_last: bool = False) -> list[Action]:
+    def settle(self, file: FollowedFile, *, now_ms: int, is_last: bool = False) -> list[Action]:
         """Whether a file that lost its name is done with; `is_last` waits for nobody. While a lane
         of its name runs, nobody asks.
         """
@@ -289,9 +289,9 @@ class Roster:
         if not file.links:
             return [self._forget(file, "")]
         file.rested_ms = now_ms
-        return [Close(file)]
+        return [CloseFile(file)]
 
-    def _rename(self, file: Followed) -> list[Action]:
+    def _rename(self, file: FollowedFile) -> list[Action]:
         """It has the name of its path from now on."""
         try:
             name = self._settings.name_of(file.path)
@@ -302,7 +302,7 @@ class Roster:
         file.stay()
         return []
 
-    def _call(self, file: Followed, name: str) -> None:
+    def _call(self, file: FollowedFile, name: str) -> None:
         self._by_name[file.name].remove(file)
         if not self._by_name[file.name]:
             del self._by_name[file.name]
@@ -312,13 +312,13 @@ class Roster:
 
     # Parts of a scan
 
-    def _take_device(self, file: Followed, identity: Identity) -> None:
+    def _take_device(self, file: FollowedFile, identity: FileIdentity) -> None:
         """Devices may have other numbers after a restart; path and inode stay."""
         del self._by_identity[file.identity]
         file.identity = identity
         self._by_identity[identity] = file
 
-    def _begin(self, found: Found, now_ms: int, *, home: str = "") -> Iterator[Action]:
+    def _begin(self, found: FoundFile, now_ms: int, *, home: str = "") -> Iterator[Action]:
         """`home` is the path of a glob that it had before."""
         home = home or found.path
         if len(self.files) >= self._settings.files_max:
@@ -333,7 +333,7 @@ class Roster:
             return
         number = self._next_number
         self._next_number += 1
-        checkpoint = Checkpoint(
+        checkpoint = FileCheckpoint(
             identity=found.identity,
             path=found.path,
             folder=found.path.rpartition("/")[0],
@@ -341,13 +341,13 @@ class Roster:
             home=home,
         )
         producer = self._producer_of(number, found.identity)
-        file = Followed(number, checkpoint, producer, now_ms=now_ms)
+        file = FollowedFile(number, checkpoint, producer, now_ms=now_ms)
         file.rested_ms = None
         file.found(found, now_ms=now_ms)
         self._add(file)
         if home != found.path:
             self._leave(file, now_ms)
-        yield Begin(file)
+        yield BeginFile(file)
 
     def _refuse(self, path: str, reason: str) -> Iterator[Action]:
         """Told once."""
@@ -355,9 +355,9 @@ class Roster:
             if len(self._refused) >= self._settings.files_max:
                 self._refused.clear()
             self._refused[path] = None
-            yield Refuse(path, reason)
+            yield RefuseFile(path, reason)
 
-    def _see(self, file: Followed, found: Found, now_ms: int) -> None:
+    def _see(self, file: FollowedFile, found: FoundFile, now_ms: int) -> None:
         if file.rested_ms is not None:
             file.rested_ms = None
             file.grown_ms = now_ms
@@ -371,32 +371,32 @@ class Roster:
         elif file.left_ms is None:
             self._leave(file, now_ms)
 
-    def _leave(self, file: Followed, now_ms: int) -> None:
+    def _leave(self, file: FollowedFile, now_ms: int) -> None:
         file.left_ms = now_ms
         self.touched[file.name] = None
 
-    def _miss(self, file: Followed, now_ms: int) -> Iterator[Action]:
+    def _miss(self, file: FollowedFile, now_ms: int) -> Iterator[Action]:
         file.is_matched = False
         if file.rested_ms is not None:
             if now_ms - file.rested_ms >= self._settings.forget_ms:
                 yield self._forget(file, "" if file.is_at_end else "it cannot be found any more")
             elif not self._scans and not file.is_at_end:
-                yield Miss(file)
+                yield MissFile(file)
         elif file.left_ms is None:
             self._leave(file, now_ms)  # it is looked for under other names before the next scan
         elif not file.is_held:
             file.rested_ms = now_ms
             if not file.is_at_end:
-                yield Miss(file)
+                yield MissFile(file)
 
-    def _add(self, file: Followed) -> None:
+    def _add(self, file: FollowedFile) -> None:
         self.files[file.number] = file
         self._by_identity[file.identity] = file
         self._at[file.path] = file
         self._by_name.setdefault(file.name, []).append(file)
         self.touched[file.name] = None
 
-    def _forget(self, file: Followed, reason: str) -> Forget:
+    def _forget(self, file: FollowedFile, reason: str) -> ForgetFile:
         file.is_forgotten = True
         del self.files[file.number]
         if self._by_identity.get(file.identity) is file:
@@ -407,10 +407,10 @@ class Roster:
         same.remove(file)
         if not same:
             del self._by_name[file.name]
-        return Forget(file, reason)
+        return ForgetFile(file, reason)
 
 
-def _may_be_other(file: Followed, found: Found, origin: str) -> bool:
+def _may_be_other(file: FollowedFile, found: FoundFile, origin: str) -> bool:
     """Whether its inode may have been used again since it was closed."""
     has_come_otherwise = file.path not in (found.path, origin)
     return not file.is_held and (has_come_otherwise or file.rested_ms is not None)

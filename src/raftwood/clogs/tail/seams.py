@@ -5,8 +5,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.tail.model import Found, Look
+from raftwood.clogs.frames import LineBatch
+from raftwood.clogs.tail.checkpoints import FileLook, FoundFile
 from raftwood.clogs.tail.watch import WatchEvent
 
 Result = TypeVar("Result")
@@ -14,7 +14,7 @@ Handle = int
 """An open file."""
 
 
-class Delivering(Protocol):
+class BatchDeliverer(Protocol):
     """The way to the log."""
 
     async def deliver(self, batch: LineBatch) -> None:
@@ -25,7 +25,7 @@ class Delivering(Protocol):
         ...
 
 
-class Masking(Protocol):
+class LineMasking(Protocol):
     """What is sensitive in lines is made unreadable."""
 
     def mask_block(self, block: bytes) -> bytes:
@@ -33,37 +33,37 @@ class Masking(Protocol):
         ...
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedFile(msgspec.Struct, frozen=True):
     """A file that was opened."""
 
     handle: Handle
     folder: str
     """Of the file itself, symbolic links followed."""
-    look: Look
+    look: FileLook
 
 
 class TailFiles(Protocol):
     """The files of a machine: off the event loop, and with OSError where something is wrong."""
 
-    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
         """Regular files that globs match, in order of their paths; links are followed."""
         ...
 
-    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
         """Files by folder and inode, whatever their names; `is_matched` is off."""
         ...
 
-    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+    async def visit(self, paths: Sequence[str]) -> list[FoundFile | None]:
         """What each path leads to now, as far as it is a regular file."""
         ...
 
-    async def open(self, path: str) -> Opened: ...
+    async def open(self, path: str) -> OpenedFile: ...
 
-    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
         """Bytes, fewer at the file's end only, and how the file looked after that."""
         ...
 
-    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+    async def look(self, handles: Sequence[Handle]) -> list[FileLook | None]:
         """As they are now, without their heads; None for one that is closed meanwhile."""
         ...
 
@@ -80,7 +80,7 @@ class TailFiles(Protocol):
         ...
 
 
-class Watching(Protocol):
+class FolderEvents(Protocol):
     """Tells what happens in folders, so that not everything has to be scanned all the time."""
 
     def begin(self, on_events: Callable[[], None]) -> None:

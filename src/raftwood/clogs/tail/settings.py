@@ -6,12 +6,12 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
+from raftwood.clogs.configuration import checked_file_name
 from raftwood.clogs.lines import DEFAULT_FIELD
 from raftwood.clogs.masking import MaskRule
-from raftwood.clogs.model import checked_file_name
 
 _NAME_PART: Final = re.compile(r"\{(\w*)\}")
 _NAME_PARTS: Final = ("path", "base", "stem", "folder")

@@ -20,28 +20,25 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
 from raftwood.base.logs import get_logger
 from raftwood.clogs.frames import PRODUCER_BYTES
-from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, Checkpoints
-from raftwood.clogs.tail.counters import FileStatus, TailCounters, TailStatus
-from raftwood.clogs.tail.followed import Followed
-from raftwood.clogs.tail.lanes import Lanes
-from raftwood.clogs.tail.making import BatchMaker
-from raftwood.clogs.tail.model import Head, Identity
-from raftwood.clogs.tail.open_files import OpenFiles
-from raftwood.clogs.tail.reader import Reader
+from raftwood.clogs.tail.batch_maker import BatchMaker
+from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, FileCheckpoints, FileHead, FileIdentity
+from raftwood.clogs.tail.followed_file import FileStatus, FollowedFile, TailCounters, TailStatus
+from raftwood.clogs.tail.lanes import TailLanes
+from raftwood.clogs.tail.reader import FileReader, OpenFiles
 from raftwood.clogs.tail.rules import (
     Action,
-    Begin,
-    Check,
-    Close,
-    Forget,
-    Miss,
-    Refuse,
+    BeginFile,
+    CheckFile,
+    CloseFile,
+    FileVerdict,
+    ForgetFile,
+    MissFile,
+    RefuseFile,
     Roster,
-    Verdict,
 )
-from raftwood.clogs.tail.seams import Delivering, Masking, TailFiles, Watching
+from raftwood.clogs.tail.seams import BatchDeliverer, FolderEvents, LineMasking, TailFiles
 from raftwood.clogs.tail.settings import TailSettings
-from raftwood.clogs.tail.watch import Globs, Noticed
+from raftwood.clogs.tail.watch import Globs, PathsToVisit
 from raftwood.disk.store import Store
 
 _log = get_logger("tail")
@@ -63,20 +60,20 @@ class Tailer:
         store: Store,
         *,
         files: TailFiles,
-        delivering: Delivering,
-        masking: Masking | None,
-        watching: Watching | None,
+        delivering: BatchDeliverer,
+        masking: LineMasking | None,
+        watching: FolderEvents | None,
     ) -> None:
         self._settings = settings
         self._watching = watching
         self._store = store
         self._files = files
         self._life = environment.random.randbytes(PRODUCER_BYTES)
-        self._checkpoints = Checkpoints(store.log)
+        self._checkpoints = FileCheckpoints(store.log)
         self.counters = TailCounters()
         self._roster = Roster(settings, self._producer_of)
         self._open_files = OpenFiles(files, limit=settings.open_files_max, judge=self._judge)
-        self._reader = Reader(
+        self._reader = FileReader(
             environment,
             settings,
             files=files,
@@ -85,7 +82,7 @@ class Tailer:
             checkpoints=self._checkpoints,
             counters=self.counters,
         )
-        self._lanes = Lanes(
+        self._lanes = TailLanes(
             settings,
             roster=self._roster,
             reader=self._reader,
@@ -96,7 +93,7 @@ class Tailer:
         self._due: dict[str, None] = {}
         """Names that are looked at in the next turn."""
         self._globs = Globs(settings.paths, settings.exclude)
-        self._noticed = Noticed(self._globs)
+        self._noticed = PathsToVisit(self._globs)
         self._links: dict[str, str] = {}
         """Where the paths lead to that are symbolic links."""
         self._scanned_because = "they are not watched"
@@ -117,9 +114,9 @@ class Tailer:
         *,
         folder: str,
         files: TailFiles,
-        delivering: Delivering,
-        masking: Masking | None = None,
-        watching: Watching | None = None,
+        delivering: BatchDeliverer,
+        masking: LineMasking | None = None,
+        watching: FolderEvents | None = None,
     ) -> "Tailer":
         """Follow files, with the state in `folder`. The errors are those of `Store.open`. Files and
         watch are the tailer's from then on.
@@ -324,7 +321,7 @@ class Tailer:
             if file.is_forgotten and (other := self._roster.at(file.path)) is not None:
                 await self._open(other)
 
-    async def _begin_first(self, begun: list[Followed]) -> None:
+    async def _begin_first(self, begun: list[FollowedFile]) -> None:
         """The files that are there at first; where they are begun at the end, durably so."""
         if self._settings.start == "end":
             for file in begun:
@@ -339,7 +336,7 @@ class Tailer:
             else:
                 return
 
-    async def _open(self, file: Followed, *, to_end: bool = False) -> None:
+    async def _open(self, file: FollowedFile, *, to_end: bool = False) -> None:
         try:
             handle = await self._open_files.hold(file)
             if handle is None:
@@ -348,7 +345,7 @@ class Tailer:
                 if to_end and not file.offset:
                     _, look = await self._files.read(handle, 0, 0)
                     file.offset = file.read_to = file.size = look.size
-                    file.head = Head.of(look.head, min(len(look.head), look.size))
+                    file.head = FileHead.of(look.head, min(len(look.head), look.size))
             finally:
                 self._open_files.done(file)
         except FileNotFoundError:
@@ -356,7 +353,7 @@ class Tailer:
         except OSError as error:
             self._reader.trouble(file, f"{file.path} cannot be read: {error.strerror}")
 
-    def _due_files(self) -> Iterable[Followed]:
+    def _due_files(self) -> Iterable[FollowedFile]:
         return (
             file
             for name in self._due
@@ -397,25 +394,25 @@ class Tailer:
             elif not any(_is_waiting(file) for file in self._roster.of_name(name)):
                 del self._due[name]
 
-    def _carry_out(self, actions: Iterable[Action]) -> list[Followed]:
+    def _carry_out(self, actions: Iterable[Action]) -> list[FollowedFile]:
         """Do what the rules say; answers the files that are to be opened at once."""
         begun = []
         for action in actions:
             match action:
-                case Begin(file) | Check(file):
+                case BeginFile(file) | CheckFile(file):
                     begun.append(file)
-                case Close(file):
+                case CloseFile(file):
                     self._open_files.release(file)
-                case Forget(file, reason):
+                case ForgetFile(file, reason):
                     self._forget(file, reason)
-                case Miss(file):
+                case MissFile(file):
                     _log.error("a file that is not shipped cannot be found", file=file.path)
-                case Refuse(path, reason):
+                case RefuseFile(path, reason):
                     self.counters.refused_files += 1
                     _log.warning("a file is not followed", file=path, reason=reason)
         return begun
 
-    def _forget(self, file: Followed, reason: str) -> None:
+    def _forget(self, file: FollowedFile, reason: str) -> None:
         self._open_files.release(file)
         self._reader.give_up(file, reason)
         if reason and file.size > file.read_to:
@@ -426,12 +423,12 @@ class Tailer:
         except (DiskFull, Overloaded):
             return  # it is found again after a restart, and forgotten again
 
-    def _judge(self, file: Followed, verdict: Verdict) -> bool:
+    def _judge(self, file: FollowedFile, verdict: FileVerdict) -> bool:
         match verdict:
-            case Verdict.CUT:
+            case FileVerdict.CUT:
                 self._reader.begin_anew(file)
                 return True
-            case Verdict.OTHER:
+            case FileVerdict.OTHER:
                 self._carry_out(self._roster.replace(file, now_ms=_now_ms()))
             case _:
                 # The path leads elsewhere: the next scan tells where the file is.
@@ -445,7 +442,7 @@ class Tailer:
         for number, checkpoint in self._checkpoints.load().items():
             self._carry_out(self._roster.restore(number, checkpoint, now_ms=now_ms))
 
-    def _producer_of(self, number: int, identity: Identity) -> bytes:
+    def _producer_of(self, number: int, identity: FileIdentity) -> bytes:
         """Of this life, this file and this number: an inode that is used again has another."""
         text = f"{number} {identity.device} {identity.inode}".encode()
         return blake2b(text, key=self._life, digest_size=PRODUCER_BYTES).digest()
@@ -462,19 +459,19 @@ class Tailer:
         )
 
 
-def _is_waiting(file: Followed) -> bool:
+def _is_waiting(file: FollowedFile) -> bool:
     """Whether time alone may bring something about."""
     return file.rested_ms is None and (
         file.left_ms is not None or not file.is_at_end or bool(file.retry_at_ms)
     )
 
 
-def _rank(file: Followed) -> tuple[bool, int]:
+def _rank(file: FollowedFile) -> tuple[bool, int]:
     """Those with a problem come first: whoever reads the list learns of them by it alone."""
     return bool(file.problem or file.refusal), file.behind_bytes
 
 
-def _status(file: Followed) -> FileStatus:
+def _status(file: FollowedFile) -> FileStatus:
     return FileStatus(
         name=file.name,
         path=file.path,

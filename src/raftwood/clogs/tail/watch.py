@@ -80,7 +80,7 @@ def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return len(names) == len(patterns)
 
 
-class Noticed:
+class PathsToVisit:
     """What has to be visited, from all events that came."""
 
     def __init__(self, globs: Globs) -> None:

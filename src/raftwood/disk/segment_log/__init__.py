@@ -8,12 +8,12 @@ from raftwood.disk.segment_log.records import (
     LogStatistics,
     Record,
     Run,
-    State,
+    SetState,
     StoredRun,
     TruncateHead,
     TruncateTail,
 )
-from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.disk.segment_log.segments import LogSettings
 
 __all__ = [
     "DropGroup",
@@ -23,7 +23,7 @@ __all__ = [
     "Record",
     "Run",
     "SegmentLog",
-    "State",
+    "SetState",
     "StoredRun",
     "SyncTime",
     "TruncateHead",

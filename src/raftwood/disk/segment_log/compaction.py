@@ -33,7 +33,7 @@ from raftwood.disk.segment_log.format import (
     segment_of,
 )
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
-from raftwood.disk.segment_log.reading import unreadable
+from raftwood.disk.segment_log.reader import unreadable
 from raftwood.disk.segment_log.recovery import REMEDY
 from raftwood.disk.segment_log.scan import (
     BadFlush,
@@ -42,8 +42,7 @@ from raftwood.disk.segment_log.scan import (
     headers_after,
     records_of,
 )
-from raftwood.disk.segment_log.segments import Segments
-from raftwood.disk.segment_log.settings import LogSettings
+from raftwood.disk.segment_log.segments import LogSettings, Segments
 
 
 class Compactor:

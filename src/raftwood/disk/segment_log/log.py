@@ -20,10 +20,9 @@ from raftwood.base.errors import (
     StoreDamaged,
     TooLarge,
 )
-from raftwood.base.files import Buffer, perform
+from raftwood.base.files import NO_ROOM, Buffer, perform
 from raftwood.base.logs import get_logger
-from raftwood.disk.explaining import NO_ROOM
-from raftwood.disk.segment_log import reading
+from raftwood.disk.segment_log import reader
 from raftwood.disk.segment_log.committer import Committer, SyncTime
 from raftwood.disk.segment_log.compaction import Compactor
 from raftwood.disk.segment_log.format import (
@@ -40,20 +39,21 @@ from raftwood.disk.segment_log.format import (
 from raftwood.disk.segment_log.horizon import HorizonFile
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes, RunLocation
 from raftwood.disk.segment_log.records import (
+    COUNT_MAX,
+    NUMBER_MAX,
     DropGroup,
     GroupBounds,
     LogStatistics,
     Record,
     Run,
-    State,
+    SetState,
     StoredRun,
     TruncateHead,
     TruncateTail,
+    check_records,
 )
 from raftwood.disk.segment_log.recovery import Recovered, recover
-from raftwood.disk.segment_log.segments import Segments
-from raftwood.disk.segment_log.settings import LogSettings
-from raftwood.disk.segment_log.validation import COUNT_MAX, NUMBER_MAX, check_records
+from raftwood.disk.segment_log.segments import LogSettings, Segments
 
 _log = get_logger("disk")
 
@@ -240,8 +240,8 @@ class SegmentLog:
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
     ) -> list[StoredRun] | None:
         """As `read`, at once, or None where the disk must be asked."""
-        chosen = reading.plan(self._group(group), first_index, bytes_max)
-        runs = reading.from_memory(self._committer, chosen)
+        chosen = reader.plan(self._group(group), first_index, bytes_max)
+        runs = reader.from_memory(self._committer, chosen)
         found = [run for run in runs if run is not None]
         return found if len(found) == len(runs) else None
 
@@ -255,9 +255,9 @@ class SegmentLog:
         """
 
         def find() -> list[tuple[RunLocation, int]]:
-            return reading.plan(self._group(group), first_index, bytes_max)
+            return reader.plan(self._group(group), first_index, bytes_max)
 
-        return await reading.read_runs(self._files, self._committer, self._segments.path, find)
+        return await reader.read_runs(self._files, self._committer, self._segments.path, find)
 
     def groups(self) -> list[int]:
         return sorted(self._groups)
@@ -403,7 +403,7 @@ class SegmentLog:
             self._live.add(position, record_bytes)
             return
         match record:
-            case State(_, data):
+            case SetState(_, data):
                 self._forget_state(index)
                 index.state, index.state_position = data, position
                 self._live.add(position, record_bytes)
@@ -457,7 +457,7 @@ def _encode(record: Record) -> tuple[bytes, Buffer]:
     kind, index = 0, 0
     payload = b""
     match record:
-        case State(_, payload):
+        case SetState(_, payload):
             kind = KIND_STATE
         case TruncateHead(_, index):
             kind = KIND_HEAD

@@ -1,10 +1,17 @@
-"""What callers write to and read from the log."""
+"""Records: what callers write to and read from the log, and the check that records fit it.
 
-from typing import TypeAlias
+The check comes before any record is applied: a write is all or nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
+from raftwood.base.errors import InvalidInput, NotFound, TooLarge
 from raftwood.base.files import Buffer
+from raftwood.base.names import STATE_BYTES_MAX
+from raftwood.disk.segment_log.index import GroupIndex
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -17,7 +24,7 @@ class Run(msgspec.Struct, frozen=True):
     payload: Buffer
 
 
-class State(msgspec.Struct, frozen=True):
+class SetState(msgspec.Struct, frozen=True):
     """A group's small state, in place of the one before."""
 
     group: int
@@ -50,7 +57,7 @@ class DropGroup(msgspec.Struct, frozen=True):
     group: int
 
 
-Record: TypeAlias = Run | State | TruncateHead | TruncateTail | DropGroup
+Record: TypeAlias = Run | SetState | TruncateHead | TruncateTail | DropGroup
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -81,3 +88,82 @@ class LogStatistics(msgspec.Struct, frozen=True):
     groups: int
     runs: int
     is_full: bool
+
+
+NUMBER_MAX: Final = (1 << 63) - 1
+COUNT_MAX: Final = (1 << 32) - 1
+
+
+class _Group(msgspec.Struct):
+    """What a group will look like after the records checked so far."""
+
+    index: GroupIndex | None
+    head: int
+    next_index: int
+    has_new_run: bool = False
+
+
+def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -> int:
+    """`InvalidInput` naming the first record that does not fit; answers how many are runs."""
+    seen: dict[int, _Group | None] = {}
+    run_count = 0
+    for record in records:
+        number = record.group
+        run_count += type(record) is Run
+        if not 0 <= number <= NUMBER_MAX:
+            raise InvalidInput(f"group {number} is not a number of 63 bits")
+        if number not in seen:
+            index = groups.get(number)
+            seen[number] = _Group(index, index.head, index.next_index) if index else None
+        group = seen[number]
+        if isinstance(record, DropGroup):
+            if group is None:
+                raise NotFound(f"there is no group {number} to drop")
+            seen[number] = None
+            continue
+        if group is None:
+            group = seen[number] = _Group(None, 1, 1)
+        if type(record) is Run:
+            _check_run(record, group)
+            group.next_index = record.first_index + record.count
+            group.has_new_run = True
+        else:
+            _check(record, group)
+    return run_count
+
+
+def _check(record: Record, group: _Group) -> None:
+    match record:
+        case SetState(number, data):
+            if len(data) > STATE_BYTES_MAX:
+                raise TooLarge(
+                    f"the state of group {number} has {len(data)} bytes; {STATE_BYTES_MAX} at most"
+                )
+        case TruncateHead(number, up_to):
+            if not 0 <= up_to < NUMBER_MAX:
+                raise InvalidInput(f"group {number} cannot be truncated up to index {up_to}")
+            group.head = max(group.head, up_to + 1)
+            group.next_index = max(group.next_index, group.head)
+        case TruncateTail(number, from_index):
+            begins_run = from_index == group.next_index or (
+                group.index is not None and group.index.begins_run(from_index)
+            )
+            in_range = group.head <= from_index <= group.next_index
+            if group.has_new_run or not begins_run or not in_range:
+                raise InvalidInput(
+                    f"group {number} cannot be cut from index {from_index} on: it must begin a run "
+                    f"between {group.head} and {group.next_index}, written before"
+                )
+            group.next_index = from_index
+
+
+def _check_run(run: Run, group: _Group) -> None:
+    if run.first_index != group.next_index:
+        raise InvalidInput(
+            f"group {run.group} goes on at index {group.next_index}, not {run.first_index}: write "
+            "its entries in order, or truncate its tail first"
+        )
+    if not 1 <= run.count <= COUNT_MAX:
+        raise InvalidInput(f"a run holds 1 to 2^32-1 entries, not {run.count}")
+    if not (0 <= run.term <= NUMBER_MAX and run.first_index + run.count <= NUMBER_MAX):
+        raise InvalidInput(f"term {run.term} or index {run.first_index} is above 63 bits")

@@ -28,10 +28,10 @@ from raftwood.disk.segment_log.format import (
 )
 from raftwood.disk.segment_log.horizon import Horizon, HorizonFile, horizon_path, load_horizon
 from raftwood.disk.segment_log.index import GroupIndex, LiveBytes
-from raftwood.disk.segment_log.replay import Replay
 from raftwood.disk.segment_log.scan import (
     BadFlush,
     Fields,
+    IndexBuilder,
     ScannedRecord,
     flush_at,
     headers_after,
@@ -94,7 +94,7 @@ class Recovered(msgspec.Struct):
 
 async def recover(files: Files, folder: str) -> Recovered:
     """Rebuild the index and cut the torn tail; `StoreDamaged` where synced data is bad."""
-    replay = Replay()
+    replay = IndexBuilder()
     found = await _inspected(files, folder, replay.take)
     if found.damages:
         raise damage_error(found.damages)

@@ -1,6 +1,9 @@
-"""Bookies of our own, and ledgers' metadata on a metastore.
+"""Our own bookies, and metadata of ledgers on a metastore.
 
-`held_ledger` is what a bookie answers, without I/O; `bookie` keeps it on the segment log. `service`
-and `remote_bookies` are the two ends of the network, `local_bookies` is the same seam on bookies in
-this process. `meta_ledgers` keeps the metadata, `membership` who is a bookie.
+`ledger_descriptor` is what a bookie answers about one ledger, without I/O; `bookie` keeps ledgers
+on the segment log. `server` and `remote_bookies` are the two ends of the network, `local_bookies`
+is the same seam on bookies in this process. `metadata_store` keeps the metadata, `membership` the
+bookies' identities; `auditor` repairs. Imports `ledgers`, `net`, `disk` and `base`.
+
+`remote_bookies` is the clients' part: it imports neither `bookie` nor `server`.
 """

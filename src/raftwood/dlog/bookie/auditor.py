@@ -19,7 +19,7 @@ from raftwood.dlog.bookie.membership import (
     limbo_version,
     running_bookies,
 )
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.repair import RepairedLedger
 
 AUDITOR: Final = "dlog/auditor"

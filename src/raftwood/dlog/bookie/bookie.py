@@ -2,13 +2,16 @@
 
 A ledger is a group of the segment log. Its runs are its entries in the order of their arrival, one
 each: the run's index counts arrivals, the run's term is the entry's number. So the log's own index,
-which is rebuilt from headers alone, tells which entries there are. What else must not be forgotten
+which is rebuilt from headers alone, tells which entries there are. The rest of what must persist
 (master key, fence, published last confirmed entry) is the group's state.
 
 A bookie that **began anew** has forgotten all that it ever acked. Every ledger that was there
 before is in limbo: until a repair has gone through all of them, the bookie answers "unknown" where
 another would say that it lacks an entry; and it takes entries from recoveries and repairs alone,
-for it may have forgotten a fence (decision 0032).
+because it may have forgotten a fence (decision 0032).
+
+`check_bookie` is the bookie's part of `raftwood store check`. Entries need no check of their own:
+they are records of the log, which has a checksum for each.
 """
 
 import asyncio
@@ -28,28 +31,25 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
-from raftwood.disk.folder import Identity
-from raftwood.disk.segment_log import DropGroup, LogSettings, LogStatistics, Run, State
-from raftwood.disk.store import Store
-from raftwood.dlog.bookie.entry_index import EntryIndex
-from raftwood.dlog.bookie.held_ledger import (
+from raftwood.disk.inspection import Findings, FolderContent
+from raftwood.disk.segment_log import DropGroup, LogSettings, LogStatistics, Run, SetState
+from raftwood.disk.segment_log.recovery import Damage
+from raftwood.disk.store import FolderIdentity, Store
+from raftwood.dlog.bookie.ledger_descriptor import (
     ENTRY_MAX,
     HEAD,
     MASTER_KEY_BYTES_MAX,
-    HeldLedger,
+    EntryIndex,
+    LastConfirmedWaiters,
+    LedgerDescriptor,
     LedgerNote,
     Limbo,
     checked_head,
     decode_note,
     encode_note,
 )
-from raftwood.dlog.bookie.waiting import Waits
-from raftwood.dlog.errors import (
-    BadDigest,
-    BookieReadOnly,
-    NoSuchLedger,
-)
-from raftwood.dlog.ledgers.model import LEDGER_MAX, BookieId
+from raftwood.dlog.errors import BadDigest, BookieReadOnly, NoSuchLedger
+from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
 
 _NUMBER: Final = 0
 """The folder's stamp names a store by number, and a bookie has none: its id is in the log."""
@@ -78,10 +78,10 @@ class Bookie:
         self.counts = BookieCounts()
         self._store = store
         self._log = store.log
-        self._waits = Waits(waits_max)
+        self._waits = LastConfirmedWaiters(waits_max)
         self._damage: StoreError | None = None
         self._limbo = Limbo(id_, *_owner_of(store)[1])
-        self._ledgers: dict[int, HeldLedger] = {}
+        self._ledgers: dict[int, LedgerDescriptor] = {}
         for ledger in self._log.groups():
             if ledger != _OWN_GROUP:
                 self._ledgers[ledger] = self._held(ledger)
@@ -115,12 +115,12 @@ class Bookie:
         except StoreDamaged as error:
             raise StoreDamaged(f"{error.message}. {_remedy(id_)}") from error
 
-    def _held(self, ledger: int) -> HeldLedger:
+    def _held(self, ledger: int) -> LedgerDescriptor:
         state = self._log.state(ledger)
         if state is None:
             raise StoreDamaged(f"ledger {ledger} in {self._store.path} has entries and no key")
         index = EntryIndex.of_arrivals(self._log.terms(ledger))
-        return HeldLedger(ledger, decode_note(state, ledger=ledger), index)
+        return LedgerDescriptor(ledger, decode_note(state, ledger=ledger), index)
 
     # What it is.
 
@@ -130,7 +130,7 @@ class Bookie:
         return self.identity.incarnation
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> FolderIdentity:
         return self._store.identity
 
     @property
@@ -158,7 +158,7 @@ class Bookie:
     async def _save_limbo(self) -> None:
         limbo = self._limbo
         numbers = (self.id.encode(), limbo.refuses_below, limbo.doubts_below)
-        await self._log.commit(State(_OWN_GROUP, b"%s\0%d\0%d" % numbers))
+        await self._log.commit(SetState(_OWN_GROUP, b"%s\0%d\0%d" % numbers))
 
     @property
     def wait_count(self) -> int:
@@ -216,11 +216,13 @@ class Bookie:
             self._waits.heard(ledger, last_confirmed)
         return None
 
-    def _first_add(self, ledger: int, entry: int, packed: Buffer, master_key: bytes) -> HeldLedger:
+    def _first_add(
+        self, ledger: int, entry: int, packed: Buffer, master_key: bytes
+    ) -> LedgerDescriptor:
         note = LedgerNote(master_key=_checked_key(master_key))
-        held = HeldLedger(ledger, note)
+        held = LedgerDescriptor(ledger, note)
         run = Run(ledger, entry, held.index.next_arrival, 1, packed)
-        self._log.write((State(ledger, encode_note(note)), run))
+        self._log.write((SetState(ledger, encode_note(note)), run))
         held.index.add(entry)
         self._ledgers[ledger] = held
         return held
@@ -258,18 +260,18 @@ class Bookie:
                 self._waits.heard(ledger, last_confirmed)
         await self._log.sync()
 
-    def _note(self, ledger: int, master_key: bytes, **changes: bool | int) -> HeldLedger:
+    def _note(self, ledger: int, master_key: bytes, **changes: bool | int) -> LedgerDescriptor:
         """Change what is kept of a ledger beside its entries."""
         if not 0 <= ledger < LEDGER_MAX:
             raise InvalidInput(f"{ledger} is no ledger's number: give 0 to 2^63-2")
         held = self._ledgers.get(ledger)
         if held is None:
-            held = HeldLedger(ledger, LedgerNote(master_key=_checked_key(master_key)))
+            held = LedgerDescriptor(ledger, LedgerNote(master_key=_checked_key(master_key)))
         elif (refusal := held.refusal(master_key)) is not None:
             raise refusal
         note = replace(held.note, **changes)
         try:
-            self._log.write((State(ledger, encode_note(note)),))
+            self._log.write((SetState(ledger, encode_note(note)),))
         except (DiskFull, StoreError) as error:
             raise self._cannot_write(error) from error
         held.note = note
@@ -356,7 +358,7 @@ class Bookie:
                 raise doubt
         return self._known(ledger).arrival_of(entry)
 
-    def _known(self, ledger: int) -> HeldLedger:
+    def _known(self, ledger: int) -> LedgerDescriptor:
         held = self._ledgers.get(ledger)
         if held is None:
             raise NoSuchLedger(f"bookie {self.id} has nothing of ledger {ledger}")
@@ -372,7 +374,7 @@ async def _check_owner(store: Store, id_: BookieId) -> None:
     """The folder of another bookie is refused; a new one becomes this bookie's."""
     owner, _ = _owner_of(store)
     if not owner:
-        await store.log.commit(State(_OWN_GROUP, id_.encode()))
+        await store.log.commit(SetState(_OWN_GROUP, id_.encode()))
     elif owner != id_:
         raise InvalidInput(
             f"{store.path} is the folder of bookie {owner}, not of {id_}: set bookie.advertise to "
@@ -405,3 +407,38 @@ def _checked_key(master_key: bytes) -> bytes:
     if len(master_key) > MASTER_KEY_BYTES_MAX:
         raise InvalidInput(f"a master key has up to {MASTER_KEY_BYTES_MAX} bytes")
     return master_key
+
+
+def _id(owner: bytes) -> str:
+    """The bookie's id, before whatever else is kept with it."""
+    return owner.partition(b"\0")[0].decode(errors="replace")
+
+
+def _repair_remedy(name: str) -> str:
+    id_ = name.removeprefix("bookie ") if name.startswith("bookie ") else "ID"
+    return (
+        "start the bookie with --begin-anew and a new, empty folder, then run 'raftwood bookie "
+        f"repair {id_}', which copies its entries from other bookies"
+    )
+
+
+async def check_bookie(_: Environment, content: FolderContent) -> Findings:
+    """Each ledger needs its key; the folder needs the bookie's id."""
+    owner = content.state(LEDGER_MAX)  # no ledger's group: its state is the bookie's id
+    name = "a bookie" if owner is None else f"bookie {_id(owner)}"
+    found = Findings(role=name, remedy=_repair_remedy(name))
+    ledgers = [group for group in sorted(content.groups) if group != LEDGER_MAX]
+    if owner is None and ledgers:
+        found.damages.append(
+            Damage(content.log_path, None, "the bookie's id is missing from the log")
+        )
+    for ledger in ledgers:
+        state = content.state(ledger)
+        try:
+            if state is None:
+                raise StoreDamaged(f"ledger {ledger} has entries and no key")
+            decode_note(state, ledger=ledger)
+        except StoreDamaged as error:
+            found.damages.append(Damage(content.log_path, None, error.message))
+    found.checked = f"{len(ledgers)} ledgers"
+    return found

@@ -9,7 +9,7 @@ from raftwood.base.files import Buffer
 from raftwood.dlog.bookie.bookie import Bookie
 from raftwood.dlog.bookie.wire import PackedAdd, prepare
 from raftwood.dlog.errors import BookieUnavailable
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest, AddSink, Bookies
 
 _TIMEOUT_MS: Final = 5_000

@@ -18,8 +18,8 @@ import msgspec
 
 from raftwood.base.errors import Conflict, Overloaded, StoreDamaged, StoreError
 from raftwood.base.seams import MetaStore, SetKey
-from raftwood.dlog.ledgers.model import BookieId, BookieInfo
-from raftwood.dlog.ledgers.seams import Beginning
+from raftwood.dlog.ledgers.metadata import BookieId, BookieInfo
+from raftwood.dlog.ledgers.seams import BookieBeginning
 
 INSTANCES: Final = "dlog/instances/"
 BOOKIES: Final = "dlog/bookies/"
@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 5
 _BOOKIES_MAX: Final = 100_000
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisteredBookie(msgspec.Struct, frozen=True):
     """What is kept of a running bookie; fields of later versions are left alone."""
 
     instance: str
@@ -45,7 +45,7 @@ class WrongFolder(StoreError):
     code = "wrong_folder"
 
 
-class Admission(Enum):
+class BookieAdmission(Enum):
     """What becomes of a bookie that starts."""
 
     KNOWN = 1
@@ -61,15 +61,15 @@ class Admission(Enum):
 
 def admission(
     *, registered: str | None, instance: str, holds_ledgers: bool, begins_anew: bool
-) -> Admission:
+) -> BookieAdmission:
     """By the instance that is registered under the id, and the folder that the bookie has."""
     if registered == instance:
-        return Admission.KNOWN
+        return BookieAdmission.KNOWN
     if holds_ledgers:
         if begins_anew:
-            return Admission.NOT_EMPTY
-        return Admission.UNKNOWN if registered is None else Admission.WIPED
-    return Admission.BIND if registered is None or begins_anew else Admission.WIPED
+            return BookieAdmission.NOT_EMPTY
+        return BookieAdmission.UNKNOWN if registered is None else BookieAdmission.WIPED
+    return BookieAdmission.BIND if registered is None or begins_anew else BookieAdmission.WIPED
 
 
 async def admit(
@@ -94,9 +94,9 @@ async def admit(
             holds_ledgers=holds_ledgers,
             begins_anew=begin_anew is not None,
         )
-        if decision is Admission.KNOWN:
+        if decision is BookieAdmission.KNOWN:
             return
-        if decision is not Admission.BIND:
+        if decision is not BookieAdmission.BIND:
             raise WrongFolder(_refusal(decision, bookie, instance, registered))
         if begin_anew is not None:
             # Before the id is bound: from then on the folder is taken for one that knows all.
@@ -107,13 +107,13 @@ async def admit(
     raise Conflict(f"somebody else is starting bookie {bookie} as well: stop that one")
 
 
-def _refusal(decision: Admission, bookie: str, instance: str, registered: str | None) -> str:
-    if decision is Admission.NOT_EMPTY:
+def _refusal(decision: BookieAdmission, bookie: str, instance: str, registered: str | None) -> str:
+    if decision is BookieAdmission.NOT_EMPTY:
         return (
             f"bookie {bookie} was to begin anew, but its folder holds ledgers: give "
             "bookie.data_folder a new folder"
         )
-    if decision is Admission.UNKNOWN:
+    if decision is BookieAdmission.UNKNOWN:
         return (
             f"the folder of bookie {bookie} holds ledgers, but this metastore has never heard of "
             "it: connect to the metastore that the bookie was registered with"
@@ -132,12 +132,12 @@ async def note_limbo(store: MetaStore, bookie: BookieId, end: int) -> None:
     await store.transact((), (SetKey(f"{LIMBO}{bookie}", b"%d" % end),))
 
 
-async def beginning_of(store: MetaStore, bookie: BookieId) -> Beginning:
+async def beginning_of(store: MetaStore, bookie: BookieId) -> BookieBeginning:
     """Which folder a bookie has, and since which ledger."""
     instance = await store.get(f"{INSTANCES}{bookie}")
     note = await store.get(f"{LIMBO}{bookie}")
     try:
-        return Beginning(
+        return BookieBeginning(
             instance="" if instance is None else instance.value.decode(errors="replace"),
             limbo_end=None if note is None else int(note.value),
         )
@@ -203,8 +203,8 @@ async def running_bookies(store: MetaStore) -> list[BookieInfo]:
     return found
 
 
-def decode_registered(value: bytes, *, bookie: str) -> Registered:
+def decode_registered(value: bytes, *, bookie: str) -> RegisteredBookie:
     try:
-        return msgspec.json.decode(value, type=Registered)
+        return msgspec.json.decode(value, type=RegisteredBookie)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreDamaged(f"the registration of bookie {bookie} cannot be read: {error}") from None

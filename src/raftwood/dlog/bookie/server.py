@@ -1,31 +1,57 @@
-"""`BookieServer`: a bookie on the network and on the list of those that run.
+"""`BookieServer`: a bookie on the network, with its registration, garbage collection and metrics.
 
-Takes all it needs from its arguments, so that it runs in simulation as well.
+It takes all it needs from its arguments, so that it runs in simulation as well.
 """
 
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
+from raftwood.base.errors import NotFound, RaftwoodError, Unavailable
+from raftwood.base.files import Buffer
+from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
-from raftwood.base.seams import MetaStore
-from raftwood.base.sections import ConnectionSettings
+from raftwood.base.seams import MetaStore, SetKey
+from raftwood.base.settings import ConnectionSettings
 from raftwood.disk.segment_log import LogSettings
 from raftwood.dlog.bookie.bookie import Bookie
-from raftwood.dlog.bookie.bookie_metrics import show_bookie
-from raftwood.dlog.bookie.garbage import GarbageCollector
-from raftwood.dlog.bookie.membership import admit, note_limbo
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers, next_ledger
-from raftwood.dlog.bookie.registration import Registration
-from raftwood.dlog.bookie.service import BookieService
+from raftwood.dlog.bookie.membership import (
+    BOOKIES,
+    RegisteredBookie,
+    admit,
+    limbo_version,
+    note_limbo,
+)
+from raftwood.dlog.bookie.metadata_store import MetaLedgers, next_ledger
 from raftwood.dlog.bookie.settings import BookieSettings
-from raftwood.dlog.bookie.wire import bookie_identity
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.bookie.wire import (
+    ADD,
+    FENCE,
+    LAST_CONFIRMED,
+    PUBLISH,
+    READ,
+    WAIT,
+    PublishRequest,
+    WaitRequest,
+    bookie_identity,
+    decode_adds,
+    decode_fence,
+    decode_ledger,
+    decode_read,
+    encode_number,
+    encode_refusals,
+)
+from raftwood.dlog.errors import NoSuchLedger
+from raftwood.dlog.ledgers.metadata import BookieId
+from raftwood.dlog.ledgers.seams import LedgerMetadataStore
 from raftwood.net import (
+    Call,
     Identity,
+    Payload,
     Secret,
     Server,
     ServerCredentials,
@@ -33,7 +59,281 @@ from raftwood.net import (
     ServerTls,
     Service,
 )
-from raftwood.net.store_names import split_address
+from raftwood.net.identity import split_address
+
+
+class BookieService:
+    """Registers itself with a `Service`; the methods say which roles may call them."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+
+    def register(self, service: Service) -> None:
+        service.fast(ADD, self._add)
+        service.task(READ, self._read)
+        service.task(FENCE, self._fence)
+        service.task(LAST_CONFIRMED, self._last_confirmed)
+        service.typed(WAIT, self._wait)
+        service.typed(PUBLISH, self._publish)
+
+    def _add(self, call: Call, payload: Payload) -> None:
+        """All entries of one request are written, then answered together when durable."""
+        bookie = self._bookie
+        refusals: list[tuple[int, RaftwoodError]] = []
+        for place, (packed, master_key, is_recovery) in enumerate(decode_adds(payload)):
+            error = bookie.add(packed, master_key=master_key, is_recovery=is_recovery)
+            if error is not None:
+                refusals.append((place, error))
+        bookie.when_durable(_answering(call, encode_refusals(refusals)))
+
+    async def _read(self, _: Call, payload: Payload) -> Buffer:
+        ledger, entry = decode_read(payload)
+        cached = self._bookie.read_cached(ledger, entry)
+        return await self._bookie.read(ledger, entry) if cached is None else cached
+
+    async def _fence(self, _: Call, payload: Payload) -> Buffer:
+        request = decode_fence(payload)
+        await self._bookie.fence(request.ledger, request.master_key)
+        return await self._bookie.read(request.ledger, request.entry)
+
+    async def _last_confirmed(self, _: Call, payload: Payload) -> list[Buffer]:
+        published, highest = await self._bookie.read_last_confirmed(decode_ledger(payload))
+        return [encode_number(published), highest]
+
+    async def _wait(self, _: Call, request: WaitRequest) -> int:
+        return await self._bookie.wait_last_confirmed(
+            request.ledger, after=request.after, timeout_ms=request.timeout_ms
+        )
+
+    async def _publish(self, _: Call, request: PublishRequest) -> None:
+        await self._bookie.write_last_confirmed(
+            request.ledger, request.last_confirmed, request.master_key
+        )
+
+
+def _answering(call: Call, answer: bytes) -> Callable[[], None]:
+    return lambda: call.reply(answer)
+
+
+# `BookieRegistration`: keeps a bookie on the list of those that run, with its rack and state.
+
+_LOOKS_PER_LEASE: Final = 4
+_LOOK_S_MAX: Final = 1.0
+_log = get_logger("bookie")
+
+
+class BookieRegistration:
+    """Renews the lease, tells when the bookie turns read-only and back, comes back when the lease
+    was lost. Use `start`, and `close` when done.
+    """
+
+    def __init__(
+        self, store: MetaStore, bookie: Bookie, *, rack: str, lease_ms: int, address: str = ""
+    ) -> None:
+        self._store = store
+        self._bookie = bookie
+        self._rack = rack
+        self._address = address
+        self._lease_ms = lease_ms
+        self._lease = 0
+        self._told: RegisteredBookie | None = None
+        self._renewed_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._has_told_of_doubts = False
+        self.problem = ""
+        """Why the metastore does not know of the bookie at the moment; empty where it does."""
+
+    async def start(self) -> None:
+        """Returns once the bookie is on the list."""
+        await self._tell()
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name=f"registration of {self._bookie.id}")
+
+    async def _run(self) -> None:
+        look_s = min(_LOOK_S_MAX, self._lease_ms / 1000 / _LOOKS_PER_LEASE)
+        while True:
+            await asyncio.sleep(look_s)
+            try:
+                await self._tell()
+            except RaftwoodError as error:
+                if not self.problem:
+                    _log.warning(
+                        "the bookie is not registered now",
+                        bookie=self._bookie.id,
+                        reason=error.message,
+                    )
+                self.problem = error.message
+                continue
+            self.problem = ""
+            try:
+                await self._end_doubts()
+            except RaftwoodError as error:
+                if not self._has_told_of_doubts:
+                    _log.warning(
+                        "the bookie does not know yet whether its ledgers were repaired",
+                        bookie=self._bookie.id,
+                        reason=error.message,
+                    )
+                self._has_told_of_doubts = True
+            else:
+                self._has_told_of_doubts = False
+
+    async def _tell(self) -> None:
+        now = asyncio.get_running_loop().time()
+        bookie = self._bookie
+        current = RegisteredBookie(bookie.instance, self._rack, bookie.is_read_only, self._address)
+        if not self._lease:
+            self._lease = await self._store.grant_lease(ttl_ms=self._lease_ms)
+            self._told = None
+        try:
+            if current != self._told:
+                key = f"{BOOKIES}{self._bookie.id}"
+                value = msgspec.json.encode(current)
+                await self._store.transact((), (SetKey(key, value, self._lease),))
+                self._told = current
+            elif now - self._renewed_at >= self._lease_ms / 1000 / _LOOKS_PER_LEASE:
+                await self._store.keep_alive(self._lease)
+            else:
+                return
+        except NotFound:
+            self._lease = 0  # the next look begins with a new one
+            raise
+        self._renewed_at = now
+
+    async def _end_doubts(self) -> None:
+        """A repair that went through all ledgers has removed the note that it began anew."""
+        bookie = self._bookie
+        if bookie.has_doubts and not await limbo_version(self._store, bookie.id):
+            await bookie.end_doubts()
+            _log.info("all ledgers of the bookie were repaired", bookie=bookie.id)
+
+    async def close(self) -> None:
+        """Take the bookie off the list."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._lease:
+            try:
+                await self._store.revoke_lease(self._lease)
+            except RaftwoodError as error:
+                _log.warning("the bookie stays registered for a while", reason=error.message)
+
+
+# Making room: what a bookie has of ledgers that were deleted is dropped.
+#
+# A ledger's metadata are there before its first entry, so what the bookie had before a look began,
+# and the look did not find, was deleted. It goes when two looks in a row say so.
+
+
+class GarbageRules:
+    """Which ledgers may go, from one look after the other; no I/O."""
+
+    def __init__(self) -> None:
+        self._missing: dict[int, None] = {}
+
+    def looked(self, *, held: Sequence[int], existing: Sequence[int]) -> list[int]:
+        """`held` is from before the look began; answers those to drop, in order."""
+        known = set(existing)
+        missing = [ledger for ledger in held if ledger not in known]
+        gone = [ledger for ledger in missing if ledger in self._missing]
+        self._missing = dict.fromkeys(each for each in missing if each not in self._missing)
+        return gone
+
+
+class GarbageCollector:
+    """Looks from time to time; use `start`, and `close` when done."""
+
+    def __init__(self, bookie: Bookie, ledgers: LedgerMetadataStore, *, interval_ms: int) -> None:
+        self._bookie = bookie
+        self._ledgers = ledgers
+        self._interval_s = interval_ms / 1000
+        self._rules = GarbageRules()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name=f"garbage of {self._bookie.id}")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.look()
+            except RaftwoodError as error:
+                _log.warning("no look for deleted ledgers", reason=error.message)
+
+    async def look(self) -> list[int]:
+        """One look; answers what was dropped."""
+        held = self._bookie.ledgers()
+        existing = [ledger async for ledger in self._ledgers.ledgers()] if held else []
+        gone = [
+            each
+            for each in self._rules.looked(held=held, existing=existing)
+            if await self._is_gone(each)
+        ]
+        self._bookie.drop(gone)
+        if gone:
+            _log.info("deleted ledgers dropped", bookie=self._bookie.id, count=len(gone))
+        return gone
+
+    async def _is_gone(self, ledger: int) -> bool:
+        """Asked by itself once more: what is dropped does not come back."""
+        try:
+            await self._ledgers.get(ledger)
+        except NoSuchLedger:
+            return True
+        return False
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+# A bookie's figures, read when somebody looks.
+
+
+def show_bookie(metrics: Metrics, bookie: Bookie) -> None:
+    """Registers them; several bookies in one process differ by their label."""
+    labels = {"bookie": bookie.id}
+    counts = bookie.counts
+    for name, text, field in (
+        ("bookie_adds_total", "Entries added.", "adds"),
+        ("bookie_added_bytes_total", "Bytes of the entries added.", "added_bytes"),
+        ("bookie_repeated_adds_total", "Adds of entries that were there already.", "repeated"),
+        ("bookie_reads_total", "Entries read.", "reads"),
+        ("bookie_read_bytes_total", "Bytes of the entries read.", "read_bytes"),
+        ("bookie_damaged_reads_total", "Reads that found an entry damaged.", "damaged"),
+        ("bookie_fences_total", "Ledgers fenced.", "fences"),
+    ):
+        metrics.pull_counter(name, text, _Field(counts, field).read, labels)
+    for name, text, read in (
+        ("bookie_ledgers", "Ledgers of which there is anything.", bookie.ledger_count),
+        ("bookie_read_only", "1 while no entries are taken.", lambda: bookie.is_read_only),
+        ("bookie_waits", "Readers that wait for more.", lambda: bookie.wait_count),
+        (
+            "bookie_journal_queue_bytes",
+            "Bytes written and not synced yet.",
+            lambda: bookie.statistics().pending_bytes,
+        ),
+        ("bookie_disk_bytes", "Bytes of the log.", lambda: bookie.statistics().disk_bytes),
+        ("bookie_live_bytes", "Bytes of it in use.", lambda: bookie.statistics().live_bytes),
+    ):
+        metrics.pull_gauge(name, text, read, labels)
+
+
+class _Field:
+    def __init__(self, counts: object, name: str) -> None:
+        self._counts = counts
+        self._name = name
+
+    def read(self) -> float:
+        return float(getattr(self._counts, self._name))
+
+
+# `BookieServer`: a bookie on the network and on the list of those that run.
+#
+# Takes all it needs from its arguments, so that it runs in simulation as well.
 
 DRAIN_MS: Final = 2_000
 
@@ -55,7 +355,9 @@ class BookieNetwork(msgspec.Struct, frozen=True, kw_only=True):
 class BookieServer:
     """Use `start`, and `close` when done; the metastore stays its owner's."""
 
-    def __init__(self, bookie: Bookie, registration: Registration, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, bookie: Bookie, registration: BookieRegistration, stack: AsyncExitStack
+    ) -> None:
         self.bookie = bookie
         self._registration = registration
         self._stack = stack
@@ -118,7 +420,7 @@ class BookieServer:
             collector = GarbageCollector(bookie, ledgers, interval_ms=settings.garbage_interval_ms)
             collector.start()
             stack.push_async_callback(collector.close)
-            registration = Registration(
+            registration = BookieRegistration(
                 store,
                 bookie,
                 rack=settings.rack,

@@ -13,10 +13,10 @@ import msgspec
 
 from raftwood.base.errors import InvalidInput, ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.dlog.bookie.held_ledger import MASTER_KEY_BYTES_MAX, checked_head
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.bookie.ledger_descriptor import MASTER_KEY_BYTES_MAX, checked_head
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.net import Identity, Method, Payload, TypedMethod
-from raftwood.net.store_names import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
 from raftwood.net.wire_errors import decode_error, encode_error
 
 BOOKIE_ROLE: Final = "bookie"

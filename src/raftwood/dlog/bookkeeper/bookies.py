@@ -1,29 +1,95 @@
-"""`BookKeeperBookies`: the seam `Bookies` over connections to Apache BookKeeper's bookies.
+"""`BookKeeperBookies`: the seam `Bookies` over Apache BookKeeper's bookies; `connect_bookkeeper`.
 
 Adds and plain reads go by the second protocol, over a connection of their own: it is cheap to
 encode and to parse. The rest goes by the third one: it can wait, it knows the last confirmed entry,
 and its answers are numbered, so that a read that fences can't be taken for one that does not.
+
+A bookie's port speaks both: a connection begins in the clear, and a request of the third protocol
+turns it over to TLS. What follows may be either protocol.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
 import msgspec
 
-from raftwood.base.errors import TooLarge
+from raftwood.base.environment import Environment
+from raftwood.base.errors import ProtocolError, TooLarge
 from raftwood.base.files import Buffer
-from raftwood.dlog.bookkeeper import wire_v2, wire_v3
-from raftwood.dlog.bookkeeper.binary_connection import BinaryConnection
-from raftwood.dlog.bookkeeper.connection import BookieConnection
-from raftwood.dlog.bookkeeper.dialing import dial
-from raftwood.dlog.bookkeeper.protobuf_connection import ProtobufConnection
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
+from raftwood.base.futures import fail
+from raftwood.dlog.bookkeeper import binary_protocol, protobuf_protocol
+from raftwood.dlog.bookkeeper.binary_protocol import BinaryConnection
+from raftwood.dlog.bookkeeper.connection import LENGTH_BYTES, BookieConnection, BookKeeperSettings
+from raftwood.dlog.bookkeeper.metadata_store import BookKeeperMetadataStore
+from raftwood.dlog.bookkeeper.protobuf_protocol import ProtobufConnection
 from raftwood.dlog.errors import BookieUnavailable
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest, AddSink
 from raftwood.net.tls import ClientTls
+
+_ANSWER_BYTES_MAX: Final = 1024
+
+
+async def dial(
+    protocol: asyncio.Protocol, bookie: BookieId, host: str, port: int, *, tls: ClientTls | None
+) -> asyncio.Transport:
+    """May take for ever: bound it. Raises `OSError`, `BookieUnavailable` or `ssl.SSLError`."""
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        transport, _ = await loop.create_connection(lambda: protocol, host, port)
+        return transport
+    plain, asking = await loop.create_connection(lambda: _StartTls(bookie), host, port)
+    try:
+        await asking.agreed
+        secured = await loop.start_tls(plain, protocol, tls.context, server_hostname=host)
+    except BaseException:
+        plain.abort()
+        raise
+    assert secured is not None
+    return secured
+
+
+class _StartTls(asyncio.Protocol):
+    """Asks for TLS, and waits for the answer."""
+
+    def __init__(self, bookie: BookieId) -> None:
+        self._bookie = bookie
+        self._received = b""
+        self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).write(protobuf_protocol.start_tls_request(0))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) < LENGTH_BYTES or self.agreed.done():
+            return
+        size = int.from_bytes(self._received[:LENGTH_BYTES])
+        if size <= _ANSWER_BYTES_MAX and len(self._received) < LENGTH_BYTES + size:
+            return
+        try:
+            if size > _ANSWER_BYTES_MAX:
+                raise ProtocolError(f"an answer of {size} bytes to a request for TLS")
+            response = protobuf_protocol.parse_response(self._received[LENGTH_BYTES:])
+        except ProtocolError as error:
+            self._refuse(f"breaks the protocol: {error}")
+        else:
+            if response.status:
+                self._refuse("does not do TLS: give it a key, or turn TLS off here")
+            else:
+                self.agreed.set_result(None)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.agreed.done():
+            self._refuse("ended the connection when asked for TLS")
+
+    def _refuse(self, reason: str) -> None:
+        fail(self.agreed, BookieUnavailable(f"bookie {self._bookie} {reason}"))
+
 
 Resolve = Callable[[BookieId], Awaitable[tuple[str, int]]]
 """Where a bookie listens; `BookieUnavailable` where nobody knows."""
@@ -70,7 +136,7 @@ class BookKeeperBookies:
         number = 0
         if self._settings.use_v3_alone:
             number = next(self._numbers)
-            frame = wire_v3.add_request(
+            frame = protobuf_protocol.add_request(
                 number,
                 ledger=ledger,
                 entry=entry,
@@ -79,7 +145,7 @@ class BookKeeperBookies:
                 is_recovery=is_recovery,
             )
         else:
-            frame = wire_v2.add_request(master_key, packed, is_recovery=is_recovery)
+            frame = binary_protocol.add_request(master_key, packed, is_recovery=is_recovery)
         if len(frame) > self._settings.frame_bytes_max:
             raise TooLarge(
                 f"an add of {len(frame)} bytes is above the bookies' limit of "
@@ -174,3 +240,22 @@ class BookKeeperBookies:
             raise BookieUnavailable(f"the client is closed: bookie {bookie} was not asked")
         host, port = await self._resolve(bookie)
         return await dial(protocol, bookie, host, port, tls=self._tls)
+
+
+async def connect_bookkeeper(
+    address: str,
+    environment: Environment,
+    *,
+    ledgers: LedgerSettings | None = None,
+    bookies: BookKeeperSettings | None = None,
+    racks: Mapping[str, str] | None = None,
+    tls: ClientTls | None = None,
+) -> LedgerClient:
+    """`HOST:PORT[,HOST:PORT][/chroot]` of ZooKeeper; close the client when done.
+
+    With `racks`, by bookie, copies of an entry go to several of them.
+    """
+    metadata = await BookKeeperMetadataStore.open(address, racks=racks)
+    return LedgerClient(
+        BookKeeperBookies(metadata.address_of, bookies, tls=tls), metadata, environment, ledgers
+    )

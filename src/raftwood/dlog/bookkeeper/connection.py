@@ -1,9 +1,12 @@
-"""One connection to one bookie: what both of BookKeeper's protocols share.
+"""`BookieConnection`: one connection to one bookie, the common part of BookKeeper's two protocols.
 
-It can be used before it stands: requests are kept until then, and fail together if it never does.
-All requests of one loop turn leave in one write. Once it has ended it stays so; `bookies` makes
-another. Whoever waits for an answer is kept by the request's key, without a timer of its own: every
-half of the timeout those that wait since before the last time are given up.
+It can be used before it is established: requests are kept until then, and fail together if it never
+is. All requests of one loop turn leave in one write. Once it has ended it stays so; `bookies` makes
+another. Waiters are kept by the request's key, without a timer each: every half of the timeout,
+those that have waited since before the last check are given up.
+
+A status that says neither "done" nor "never had it" is about the bookie, and never about the entry:
+an I/O error or an unknown state of the ledger must not be taken for an absent entry.
 """
 
 import asyncio
@@ -11,11 +14,63 @@ import ssl
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, ClassVar, Final, cast
 
-from raftwood.base.errors import Overloaded, ProtocolError, RaftwoodError
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
-from raftwood.dlog.errors import BookieUnavailable
-from raftwood.dlog.ledgers.model import BookieId
+import msgspec
+
+from raftwood.base.errors import Overloaded, PermissionDenied, ProtocolError, RaftwoodError
+from raftwood.dlog.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    Fenced,
+    NoSuchEntry,
+    NoSuchLedger,
+)
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.net.frames import joined
+
+
+class BookKeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the connections to bookies."""
+
+    connect_timeout_ms: int = 3_000
+    """With TLS, if it is asked for."""
+    request_timeout_ms: int = 5_000
+    """A request ends between half of it and all of it, if the bookie does not answer."""
+    reconnect_pause_ms: int = 200
+    """How long a bookie that could not be reached is left alone."""
+    frame_bytes_max: int = 5 << 20
+    """As the bookies' own `nettyMaxFrameSizeBytes`."""
+    in_flight_max: int = 20_000
+    """Requests to one bookie that wait for their answers."""
+    unsent_bytes_max: int = 64 << 20
+    """Of requests that one bookie has not taken yet."""
+    use_v3_alone: bool = False
+    """Adds and reads by the third protocol as well."""
+
+
+_ERRORS: Final[tuple[tuple[int, int, Callable[[str], RaftwoodError], str], ...]] = (
+    (1, 402, NoSuchLedger, "has nothing of the ledger"),
+    (2, 403, NoSuchEntry, "does not have the entry"),
+    (100, 404, ProtocolError, "takes the request for a bad one"),
+    (101, 501, BookieUnavailable, "cannot read or write its disk: look at its log"),
+    (102, 502, PermissionDenied, "refuses the password of the ledger"),
+    (103, 503, ProtocolError, "does not speak this version of the protocol"),
+    (104, 504, Fenced, "was told of another writer of the ledger"),
+    (105, 505, BookieReadOnly, "takes no writes: make room on its disk"),
+    (106, 506, Overloaded, "has too many requests: try again"),
+    (107, 507, BookieUnavailable, "does not know what it has of the ledger: check its data"),
+)
+"""Number in v2, number in v3, error, what the bookie says by it."""
+
+_BY_STATUS: Final = {
+    number: (error, says) for in_v2, in_v3, error, says in _ERRORS for number in (in_v2, in_v3)
+}
+
+
+def error_of(status: int, bookie: BookieId, ledger: int, entry: int) -> RaftwoodError:
+    """For a status that is not 0."""
+    error, says = _BY_STATUS.get(status, (BookieUnavailable, f"answers with status {status}"))
+    return error(f"bookie {bookie} {says} (ledger {ledger}, entry {entry})")
+
 
 LENGTH_BYTES: Final = 4
 _JOINED_BYTES_MAX: Final = 1 << 16

@@ -1,14 +1,17 @@
-"""`BookKeeperMetadataStore`: ledgers' metadata in ZooKeeper, as BookKeeper's own client keeps them.
+"""`BookKeeperMetadataStore`: metadata of ledgers in ZooKeeper, laid out as BookKeeper does.
 
-A call whose connection is lost is made again until its time is over. Whether a creation or a change
-was carried out all the same is told by what stands there: a creation by its token, a change by the
-version next to the one that was named and the bytes.
+A call whose connection is lost is made again until its time is over. The node's content tells
+whether a creation or a change was carried out all the same: a creation by its token, a change by
+the version next to the one that was named and the bytes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from kazoo.exceptions import (
     BadVersionError,
@@ -21,17 +24,214 @@ from kazoo.exceptions import (
 
 from raftwood.base.errors import (
     AlreadyExists,
+    InvalidInput,
     PermissionDenied,
     RaftwoodError,
+    StoreDamaged,
     Unavailable,
+    UnsupportedVersion,
 )
-from raftwood.dlog.bookkeeper.ledger_paths import LedgerPaths, children
-from raftwood.dlog.bookkeeper.messages import BookieServiceInfo
-from raftwood.dlog.bookkeeper.metadata_format import decode_metadata, encode_metadata
+from raftwood.dlog.bookkeeper.messages import BookieServiceInfo, LedgerMetadataFormat
 from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
-from raftwood.dlog.ledgers.model import BookieId, BookieInfo, LedgerMetadata
-from raftwood.dlog.ledgers.seams import Beginning, VersionedMetadata
-from raftwood.net.zookeeper_connection import CONNECTION_ERRORS, Address, ZooKeeperConnection
+from raftwood.dlog.ledgers.metadata import (
+    BOOKIE_ID,
+    BookieId,
+    BookieInfo,
+    Digest,
+    EntryId,
+    LedgerConfig,
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+)
+from raftwood.dlog.ledgers.seams import BookieBeginning, VersionedMetadata
+from raftwood.net.zookeeper_connection import (
+    CONNECTION_ERRORS,
+    ZooKeeperAddress,
+    ZooKeeperConnection,
+)
+
+SHORT: Final = (2, 4, 4)
+LONG: Final = (3, 4, 4, 4, 4)
+_SHORT_MAX: Final = (1 << 31) - 1
+_FACTORY: Final = re.compile(r"org\.apache\.bookkeeper\.meta\.(\w+)LedgerManagerFactory")
+_LAYOUTS: Final[dict[str, tuple[tuple[int, ...], ...]]] = {
+    "LegacyHierarchical": (SHORT,),
+    "Hierarchical": (SHORT, LONG),
+    "LongHierarchical": (LONG,),
+}
+
+
+class LedgerPaths(msgspec.Struct, frozen=True):
+    """Paths below the root of all ledgers, without a slash before them."""
+
+    layouts: tuple[tuple[int, ...], ...]
+    """Digits at each level; those of low ids first."""
+
+    @classmethod
+    def parse(cls, layout: bytes) -> "LedgerPaths":
+        """The node LAYOUT: a version, and behind it a factory's name and version."""
+        lines = layout.decode(errors="replace").split("\n")
+        name = lines[1].partition(":")[0] if len(lines) > 1 else ""
+        known = _FACTORY.fullmatch(name)
+        if lines[0] not in ("1", "2") or known is None or known[1] not in _LAYOUTS:
+            raise UnsupportedVersion(
+                f"the ledgers' layout {layout[:200]!r} is not supported: these are "
+                f"{', '.join(_LAYOUTS)}"
+            )
+        return cls(_LAYOUTS[known[1]])
+
+    def path(self, ledger: int) -> str:
+        digits = self.layouts[0]
+        if digits is SHORT and ledger >= _SHORT_MAX:
+            digits = self.layouts[-1]
+        text = f"{ledger:0{sum(digits)}}"
+        if len(text) > sum(digits):
+            raise UnsupportedVersion(f"ledger {ledger} is above what the ledgers' layout can hold")
+        parts = []
+        for count in digits:
+            parts.append(text[:count])
+            text = text[count:]
+        return "/".join((*parts[:-1], f"L{parts[-1]}"))
+
+
+def children(names: Sequence[str], digits: Sequence[int]) -> list[str]:
+    """Of nodes at a level, those of the layout, in order; `digits` from this level on."""
+    letter = "L" if len(digits) == 1 else ""
+    pattern = re.compile(f"{letter}[0-9]{{{digits[0]}}}")
+    return sorted(name for name in names if pattern.fullmatch(name))
+
+
+# A ledger's metadata as BookKeeper keeps them: a line with the format's number, then protobuf.
+#
+# Format 3 is binary behind its length, and what is written here; format 2, of older clients, is
+# protobuf's text. Format 1 is refused.
+
+_HEAD: Final = b"BookieMetadataFormatVersion\t"
+_STATES: Final = {LedgerState.OPEN: 1, LedgerState.IN_RECOVERY: 2, LedgerState.CLOSED: 3}
+_DIGESTS: Final = {Digest.CRC32: 1, Digest.MAC: 2, Digest.CRC32C: 3, Digest.DUMMY: 4}
+_STATE_OF: Final = {number: state for state, number in _STATES.items()}
+_DIGEST_OF: Final = {number: digest for digest, number in _DIGESTS.items()}
+
+
+def encode_metadata(metadata: LedgerMetadata) -> bytes:
+    """In format 3."""
+    config = metadata.config
+    message = LedgerMetadataFormat(
+        quorumSize=config.write_quorum,
+        ensembleSize=config.ensemble,
+        ackQuorumSize=config.ack_quorum,
+        length=metadata.length_bytes,
+        lastEntryId=metadata.last_entry,
+        state=_STATES[metadata.state],
+        digestType=_DIGESTS[config.digest],
+        password=config.password,
+        cToken=metadata.creation_token,
+    )
+    if metadata.created_ms:
+        message.ctime = metadata.created_ms
+    for segment in metadata.segments:
+        message.segment.add(firstEntryId=segment.first, ensembleMember=segment.bookies)
+    for name, value in sorted(metadata.properties.items()):
+        message.customMetadata.add(key=name, value=value)
+    encoded: bytes = message.SerializeToString()
+    return b"".join((_HEAD, b"3\n", _varint(len(encoded)), encoded))
+
+
+def decode_metadata(data: bytes, ledger: int) -> LedgerMetadata:
+    """`StoreDamaged` where it is none, `UnsupportedVersion` for a format that is unknown."""
+    head, _, body = data.partition(b"\n")
+    if not head.startswith(_HEAD):
+        raise StoreDamaged(f"ledger {ledger} has no metadata of BookKeeper's: {data[:40]!r}")
+    version = head[len(_HEAD) :]
+    if version not in (b"2", b"3"):
+        raise UnsupportedVersion(
+            f"the metadata of ledger {ledger} have format {version[:20]!r}: 2 and 3 are supported"
+        )
+    try:
+        message = _parse_binary(body) if version == b"3" else _parse_text(body)
+        return _metadata(message)
+    except (DecodeError, text_format.ParseError, ValueError, InvalidInput) as error:
+        raise StoreDamaged(f"the metadata of ledger {ledger} are damaged: {error}") from error
+
+
+def _parse_binary(body: bytes) -> Any:
+    size = shift = at = 0
+    for at, byte in enumerate(body[:5], 1):  # noqa: B007  where the length ends
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if len(body) - at < size:
+        raise ValueError(f"{len(body) - at} bytes of {size}")
+    return LedgerMetadataFormat.FromString(body[at : at + size])
+
+
+def _parse_text(body: bytes) -> Any:
+    return text_format.Parse(body.decode(), LedgerMetadataFormat())
+
+
+def _metadata(message: Any) -> LedgerMetadata:
+    for name in ("quorumSize", "ensembleSize", "state"):
+        if not message.HasField(name):
+            raise ValueError(f"there is no {name}")
+    if not message.segment or message.segment[0].firstEntryId != 0:
+        raise ValueError("the first segment does not begin at entry 0")
+    has_ack_quorum = message.HasField("ackQuorumSize")
+    config = LedgerConfig(
+        ensemble=message.ensembleSize,
+        write_quorum=message.quorumSize,
+        ack_quorum=message.ackQuorumSize if has_ack_quorum else message.quorumSize,
+        digest=_DIGEST_OF[message.digestType],
+        password=message.password,
+    )
+    segments = tuple(
+        Segment(EntryId(each.firstEntryId), tuple(map(_bookie, each.ensembleMember)))
+        for each in sorted(message.segment, key=lambda each: int(each.firstEntryId))
+    )
+    if any(len(each.bookies) != config.ensemble for each in segments):
+        raise ValueError(f"a segment does not have {config.ensemble} bookies")
+    is_closed = message.state == _STATES[LedgerState.CLOSED]
+    return LedgerMetadata(
+        config=config,
+        segments=segments,
+        state=_STATE_OF[message.state],
+        last_entry=EntryId(message.lastEntryId if is_closed else -1),
+        length_bytes=message.length if is_closed else 0,
+        created_ms=message.ctime,
+        properties={_text(each.key): each.value for each in message.customMetadata},
+        creation_token=message.cToken,
+    )
+
+
+def _bookie(name: Any) -> BookieId:
+    if not BOOKIE_ID.fullmatch(_text(name)):
+        raise ValueError(f"{name!r} is no bookie's id")
+    return BookieId(name)
+
+
+def _text(value: Any) -> str:
+    """Protobuf hands out bytes where a text is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+# `BookKeeperMetadataStore`: ledgers' metadata in ZooKeeper, as BookKeeper's own client keeps them.
+#
+# A call whose connection is lost is made again until its time is over. Whether a creation or a
+# change
+# was carried out all the same is told by what stands there: a creation by its token, a change by
+# the version next to the one that was named and the bytes.
 
 DEFAULT_CHROOT: Final = "/ledgers"
 TIMEOUT_MS: Final = 10_000
@@ -44,7 +244,7 @@ class BookKeeperMetadataStore:
     """Use `open`, and `close` when done."""
 
     def __init__(
-        self, address: Address, *, timeout_ms: int, racks: Mapping[str, str] | None
+        self, address: ZooKeeperAddress, *, timeout_ms: int, racks: Mapping[str, str] | None
     ) -> None:
         self._racks = racks or {}
         self._root = address.chroot
@@ -66,7 +266,7 @@ class BookKeeperMetadataStore:
 
         Bookies do not tell their racks: whoever runs them does.
         """
-        parsed = Address.parse(address, chroot=DEFAULT_CHROOT)
+        parsed = ZooKeeperAddress.parse(address, chroot=DEFAULT_CHROOT)
         store = cls(parsed, timeout_ms=timeout_ms, racks=racks)
         await store._connection.start(timeout_ms / 1000)
         try:
@@ -235,9 +435,9 @@ class BookKeeperMetadataStore:
             for name, is_read_only in sorted(found.items())
         ]
 
-    async def beginning(self, bookie: BookieId) -> Beginning:  # noqa: ARG002
+    async def beginning(self, bookie: BookieId) -> BookieBeginning:  # noqa: ARG002
         """BookKeeper's bookies do not begin anew under their ids: its own tools replace them."""
-        return Beginning()
+        return BookieBeginning()
 
     async def _registered(self, folder: str) -> list[str]:
         try:

@@ -1,5 +1,6 @@
-"""The ledger layer: one quorum client over any kind of bookie.
+"""The ledger layer: one quorum client over any kind of bookie. Imports `base` alone.
 
-`model` is what a ledger is, `seams` what the client needs of bookies and of the metadata, `rules`
-the protocol as state machines without I/O. Users open a `ledger_store.LedgerStore`.
+`metadata` says what a ledger is, `seams` what the client needs of bookies and of the metadata,
+`rules` is the protocol as state machines without I/O. Start reading there, then at `client`. The
+layers above open a `seams.LedgerStore`.
 """

@@ -15,7 +15,7 @@ import google_crc32c
 
 from raftwood.base.files import Buffer
 from raftwood.dlog.errors import BadDigest
-from raftwood.dlog.ledgers.model import Digest
+from raftwood.dlog.ledgers.metadata import Digest
 
 _HEAD = struct.Struct(">qqqq")
 _LAST_CONFIRMED = struct.Struct(">qq")
@@ -24,7 +24,7 @@ ANY_ENTRY = -1
 """Whichever entry a bookie holds to be its last."""
 
 
-class Unpacked(NamedTuple):
+class UnpackedEntry(NamedTuple):
     """An entry whose digest is right."""
 
     entry: int
@@ -89,7 +89,7 @@ class EntryDigest:
         head = _HEAD.pack(self._ledger, entry, last_confirmed, length_bytes)
         return head + self._code(head, data), data
 
-    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> Unpacked:
+    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> UnpackedEntry:
         """`BadDigest` where it is not what the writer packed, or another entry."""
         if len(packed) < self._begin:
             raise BadDigest(
@@ -104,7 +104,7 @@ class EntryDigest:
                 f"ledger {self._ledger}, entry {entry}: the bookie has sent ledger {ledger}, "
                 f"entry {found}"
             )
-        return Unpacked(found, last_confirmed, length_bytes, data)
+        return UnpackedEntry(found, last_confirmed, length_bytes, data)
 
     def of_last_confirmed(self, last_confirmed: int) -> bytes:
         """The digest, without head, that protects a published last confirmed entry."""

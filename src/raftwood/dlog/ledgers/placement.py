@@ -1,11 +1,43 @@
-"""Which bookies an entry goes to: spread over racks, by chance, those that failed lately last."""
+"""Placement of entries on bookies: spread over racks, at random, bookies that failed lately
+last.
+"""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from raftwood.base.environment import Clock
 from raftwood.dlog.errors import NotEnoughBookies
-from raftwood.dlog.ledgers.model import BookieId, BookieInfo
+from raftwood.dlog.ledgers.metadata import BookieId, BookieInfo
+
+_KEPT_MAX = 1_000
+
+
+class Quarantine:
+    """Shared by all writers and readers of a client."""
+
+    def __init__(self, clock: Clock, *, quarantine_ms: int) -> None:
+        self._clock = clock
+        self._quarantine_ns = quarantine_ms * 1_000_000
+        self._until_ns: dict[BookieId, int] = {}
+
+    def add(self, bookie: BookieId) -> None:
+        """It has failed just now."""
+        self._until_ns.pop(bookie, None)
+        if len(self._until_ns) >= _KEPT_MAX:
+            del self._until_ns[next(iter(self._until_ns))]
+        self._until_ns[bookie] = self._clock.monotonic_ns() + self._quarantine_ns
+
+    def holds(self, bookie: BookieId) -> bool:
+        if not self._until_ns:
+            return False
+        until_ns = self._until_ns.get(bookie)
+        if until_ns is None:
+            return False
+        if self._clock.monotonic_ns() < until_ns:
+            return True
+        del self._until_ns[bookie]
+        return False
 
 
 def choose_ensemble(

@@ -7,15 +7,19 @@ from typing import Any
 from raftwood.base.errors import Conflict, PermissionDenied, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.dlog.errors import BadDigest, CannotRecover, NoSuchEntry, NoSuchLedger
-from raftwood.dlog.ledgers.adding import Adding
 from raftwood.dlog.ledgers.context import ClientContext, ask_all
 from raftwood.dlog.ledgers.digests import ANY_ENTRY, EntryDigest, master_key
-from raftwood.dlog.ledgers.model import BookieId, Segment
-from raftwood.dlog.ledgers.reading import RangeReading
-from raftwood.dlog.ledgers.rules.changes import closed_by_recovery, marked, with_segment
-from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding, Found
-from raftwood.dlog.ledgers.rules.writing import Writing
+from raftwood.dlog.ledgers.metadata import (
+    BookieId,
+    Segment,
+    closed_by_recovery,
+    marked,
+    with_segment,
+)
+from raftwood.dlog.ledgers.reader import RangeRead
+from raftwood.dlog.ledgers.rules import FenceRound, RecoveredEntry, RecoveryRound, WriteRules
 from raftwood.dlog.ledgers.seams import VersionedMetadata
+from raftwood.dlog.ledgers.writer import LedgerAdder
 
 
 async def recover(
@@ -36,7 +40,7 @@ async def recover(
     raise CannotRecover(f"ledger {ledger}: its metadata change all the time: try again")
 
 
-class _AddingAgain(Adding[Writing]):
+class _AddingAgain(LedgerAdder[WriteRules]):
     """What was found goes to a whole write quorum; a bookie that fails meanwhile is replaced in
     memory, and the close of the ledger tells of it.
     """
@@ -46,7 +50,7 @@ class _AddingAgain(Adding[Writing]):
     ) -> None:
         super().__init__(
             context,
-            Writing,
+            WriteRules,
             ledger=ledger,
             config=known.metadata.config,
             ensemble=known.metadata.segments[-1].bookies,
@@ -72,7 +76,7 @@ class _AddingAgain(Adding[Writing]):
     def length_bytes(self) -> int:
         return self._writing.confirmed_bytes
 
-    def add(self, found: Found) -> None:
+    def add(self, found: RecoveredEntry) -> None:
         """As it was packed by its writer."""
         self._add((found.packed,), len(found.packed), found.unpacked.length_bytes, None)
 
@@ -134,7 +138,7 @@ class _Recovery:
 
     async def _fence(self) -> int:
         """No writer can ack from here on; the highest entry that is known to be confirmed."""
-        fencing = Fencing(self._config, first=self._last.first)
+        fencing = FenceRound(self._config, first=self._last.first)
 
         def answered(place: int, packed: Buffer) -> bool:
             try:
@@ -180,7 +184,7 @@ class _Recovery:
 
     async def _find(self, adding: _AddingAgain, *, first: int) -> None:
         window = self._context.settings.read_window
-        finding = Finding(self._config, first=first, window=window)
+        finding = RecoveryRound(self._config, first=first, window=window)
         while True:
             adding.progressed.clear()
             while adding.under_way < window and (found := finding.next_found()) is not None:
@@ -207,12 +211,14 @@ class _Recovery:
             await adding.progressed.wait()
 
     async def _ask(
-        self, finding: Finding, progressed: asyncio.Event, place: int, entry: int
+        self, finding: RecoveryRound, progressed: asyncio.Event, place: int, entry: int
     ) -> None:
         try:
             async with asyncio.timeout(self._context.settings.read_timeout_ms / 1000):
                 packed = bytes(await self._read(self._last.bookies[place], entry))
-            finding.found(place, Found(entry, packed, self._digest.unpack(packed, entry=entry)))
+            finding.found(
+                place, RecoveredEntry(entry, packed, self._digest.unpack(packed, entry=entry))
+            )
         except (NoSuchEntry, NoSuchLedger):
             finding.missing(place, entry)
         except (RaftwoodError, TimeoutError):
@@ -233,7 +239,7 @@ class _Recovery:
         """Nothing was found behind the last confirmed entry: it knows the length."""
         if entry < 0:
             return 0
-        reading = RangeReading(
+        reading = RangeRead(
             self._context, self._ledger, self._known.metadata, first=entry, last=entry
         )
         try:

@@ -21,8 +21,8 @@ from raftwood.dlog.errors import (
     NotEnoughBookies,
 )
 from raftwood.dlog.ledgers.context import ClientContext
-from raftwood.dlog.ledgers.digests import EntryDigest, Unpacked, master_key
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.ledgers.digests import EntryDigest, UnpackedEntry, master_key
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     BookieInfo,
     LedgerMetadata,
@@ -31,10 +31,10 @@ from raftwood.dlog.ledgers.model import (
 )
 from raftwood.dlog.ledgers.placement import choose_replacements
 from raftwood.dlog.ledgers.recovery import recover
-from raftwood.dlog.ledgers.rules.reading import replicas
-from raftwood.dlog.ledgers.rules.repairing import (
-    Share,
+from raftwood.dlog.ledgers.rules import (
+    BookieShare,
     is_being_written,
+    replicas,
     shares_of,
     with_holders,
 )
@@ -182,7 +182,7 @@ class _Repair:
         raise CannotRepair(f"ledger {ledger}: its metadata change all the time: repair it again")
 
     async def _shares(
-        self, ledger: int, known: VersionedMetadata, shares: Sequence[Share]
+        self, ledger: int, known: VersionedMetadata, shares: Sequence[BookieShare]
     ) -> RepairedLedger:
         found, bookie = known.metadata, self._bookie
         holders = {
@@ -278,7 +278,7 @@ class _Copy:
         self._master_key = master_key(config.password)
         self._added: dict[int, asyncio.Future[RaftwoodError | None]] = {}
 
-    async def run(self, share: Share) -> None:
+    async def run(self, share: BookieShare) -> None:
         entries = share.entries(self._metadata.config)
         while batch := list(islice(entries, _ENTRIES_AT_ONCE)):
             outcomes = await asyncio.gather(
@@ -313,11 +313,11 @@ class _Copy:
         self.copied += 1
         self.copied_bytes += len(unpacked.data)
 
-    async def _read(self, bookie: BookieId, entry: int) -> Unpacked:
+    async def _read(self, bookie: BookieId, entry: int) -> UnpackedEntry:
         packed = await self._context.bookies.read(bookie, ledger=self._ledger, entry=entry)
         return self._digest.unpack(packed, entry=entry)
 
-    async def _found(self, entry: int) -> Unpacked:
+    async def _found(self, entry: int) -> UnpackedEntry:
         """From whoever has an intact copy; the bookie that is repaired is asked last."""
         quarantine = self._context.quarantine
         holders = replicas(self._metadata, entry, is_avoided=quarantine.holds)
@@ -335,7 +335,7 @@ class _Copy:
             f"({'; '.join(reasons)})"
         )
 
-    async def _add(self, entry: int, unpacked: Unpacked) -> None:
+    async def _add(self, entry: int, unpacked: UnpackedEntry) -> None:
         """Durable when it returns; as the writer packed it."""
         bookies, loop = self._context.bookies, asyncio.get_running_loop()
         packed = self._digest.pack(

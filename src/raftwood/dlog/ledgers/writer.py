@@ -1,27 +1,289 @@
-"""`QuorumWriter`: the one writer of an open ledger."""
+"""`QuorumWriter`: the one writer of an open ledger, and the adds that it shares with a recovery.
+
+One object receives all answers, one timer watches all bookies, and an add allocates nothing but the
+entry itself.
+"""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from raftwood.base.errors import Overloaded, RaftwoodError
+from raftwood.base.errors import Overloaded, PermissionDenied, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.dlog.errors import Fenced, LedgerClosed, NoSuchLedger
-from raftwood.dlog.ledgers.adding import Adding, fail_apart
+from raftwood.base.futures import fail
+from raftwood.dlog.errors import Fenced, LedgerClosed, NoSuchLedger, NotEnoughBookies
 from raftwood.dlog.ledgers.context import ClientContext
-from raftwood.dlog.ledgers.digests import EntryDigest
-from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
-from raftwood.dlog.ledgers.rules.changes import closed_by_writer, with_ensemble
-from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
+from raftwood.dlog.ledgers.digests import EntryDigest, master_key
+from raftwood.dlog.ledgers.metadata import (
+    BookieId,
+    LedgerConfig,
+    LedgerMetadata,
+    closed_by_writer,
+    with_ensemble,
+)
+from raftwood.dlog.ledgers.placement import choose_replacements
+from raftwood.dlog.ledgers.rules import PendingAdd, PublishedWriteRules, WriteRules
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 
+_WATCHES_IN_TIMEOUT = 4
 
-class QuorumWriter(Adding[PublishedWriting]):
+
+RulesT = TypeVar("RulesT", bound=WriteRules)
+
+
+class LedgerAdder(Generic[RulesT]):
+    """The adds of one ledger, until they are acked or given up."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        rules: type[RulesT],
+        *,
+        ledger: int,
+        config: LedgerConfig,
+        ensemble: tuple[BookieId, ...],
+        last_confirmed: int,
+        is_recovery: bool,
+    ) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._bookies = context.bookies
+        self._ledger = ledger
+        self._config = config
+        self._is_recovery = is_recovery
+        self._master_key = master_key(config.password)
+        self._writing = rules(
+            config,
+            ensemble,
+            last_confirmed=last_confirmed,
+            add_timeout_ms=context.settings.add_timeout_ms,
+            lag_bytes_max=context.settings.lag_bytes_max,
+        )
+        self._error: RaftwoodError | None = None
+        self._bytes_under_way = 0
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._may_return = False
+        self._reconsider_at = 0.0
+        self._stuck_at: tuple[int, int] | None = None
+        self._stuck_since = 0.0
+        self._refusal = ""
+        """What the last bookie that failed said."""
+        self._overloaded: list[tuple[int, BookieId]] = []
+        self._resend_timer: asyncio.TimerHandle | None = None
+
+    def _add(
+        self,
+        packed: Sequence[Buffer],
+        size: int,
+        length_bytes: int,
+        waiter: "asyncio.Future[int] | None",
+        *,
+        carried: int = -1,
+    ) -> None:
+        """Send the next entry to those who are to have it."""
+        writing = self._writing
+        bookies = self._bookies
+        entry = writing.next_entry
+        request = bookies.prepare_add(
+            ledger=self._ledger,
+            entry=entry,
+            packed=packed,
+            master_key=self._master_key,
+            is_recovery=self._is_recovery,
+        )
+        self._bytes_under_way += size
+        pending = PendingAdd(entry, length_bytes, size, request, waiter, carried=carried)
+        for bookie in writing.append(pending):
+            bookies.add(bookie, request, self)
+        if self._watch_timer is None:
+            writing.rest_until(self._loop.time() * 1000)
+            self._arm_watch()
+        if writing.failed:
+            self._change_if_wanted()
+
+    def added(self, entry: int, bookie: BookieId, error: RaftwoodError | None) -> None:
+        if error is None:
+            if self._writing.stored(entry, bookie):
+                self._ack()
+        elif self._error is None:
+            self._refused(entry, bookie, error)
+
+    def _ack(self) -> None:
+        next_acked = self._writing.next_acked
+        while (pending := next_acked()) is not None:
+            self._bytes_under_way -= pending.size
+            waiter = pending.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(pending.entry)
+        self._confirmed()
+
+    def _confirmed(self) -> None:
+        """The last confirmed entry may be another one."""
+        raise NotImplementedError
+
+    def _refused(self, entry: int, bookie: BookieId, error: RaftwoodError) -> None:
+        if isinstance(error, Fenced | PermissionDenied):
+            self._give_up(error)
+        elif isinstance(error, Overloaded):
+            # Not dead: it gets the entry again, until it is slow for too long.
+            self._overloaded.append((entry, bookie))
+            if self._resend_timer is None:
+                pause_s = self._context.settings.overload_pause_ms / 1000
+                self._resend_timer = self._loop.call_later(pause_s, self._resend)
+        else:
+            self._refusal = f" (bookie {bookie}: {error.message})"
+            self._fail(bookie)
+
+    def _resend(self) -> None:
+        self._resend_timer = None
+        overloaded, self._overloaded = self._overloaded, []
+        for entry, bookie in overloaded:
+            pending = self._writing.expects(entry, bookie)
+            if pending is not None:
+                self._bookies.add(bookie, pending.request, self)
+
+    def _fail(self, bookie: BookieId) -> None:
+        self._context.quarantine.add(bookie)
+        self._writing.fail(bookie)
+        self._change_if_wanted()
+
+    # Bookies that hang.
+
+    def _arm_watch(self) -> None:
+        interval_s = self._context.settings.add_timeout_ms / _WATCHES_IN_TIMEOUT / 1000
+        self._watch_timer = self._loop.call_later(interval_s, self._watch)
+
+    def _watch(self) -> None:
+        self._watch_timer = None
+        if self._error is not None:
+            return
+        for bookie in self._writing.hanging(self._loop.time() * 1000):
+            self._refusal = f" (bookie {bookie} answers nothing)"
+            self._fail(bookie)
+        if self._writing.failed and self._loop.time() >= self._reconsider_at:
+            self._writing.reconsider()
+            self._may_return = True
+            self._change_if_wanted()
+        if not self._writing.is_at_rest:
+            self._arm_watch()
+
+    # Changes of the ensemble.
+
+    def _change_if_wanted(self) -> None:
+        if self._writing.wants_change and self._error is None:
+            # Before the task runs: nothing may be acked from here on.
+            self._writing.begin_change()
+            self._changing = self._loop.create_task(self._change())
+
+    async def _change(self) -> None:
+        settings = self._context.settings
+        progress = self._progress()
+        if self._stuck_at != progress:
+            # A bookie that returns and fails again is no progress.
+            self._stuck_at = progress
+            self._stuck_since = self._loop.time()
+        deadline = self._stuck_since + settings.change_timeout_ms / 1000
+        try:
+            while not self.has_ended():
+                await self._replace_failed()
+                if self.has_ended():
+                    return
+                if self._writing.is_enough:
+                    self._writing.end_change()
+                    self._reconsider_at = self._loop.time() + settings.change_retry_ms / 1000
+                    self._ack()
+                    if not self._writing.wants_change:
+                        return
+                elif self._loop.time() >= deadline:
+                    raise NotEnoughBookies(
+                        f"ledger {self._ledger}: fewer than {self._config.ack_quorum} bookies of a "
+                        f"write quorum take entries, and there are no others: start more"
+                        f"{self._refusal}"
+                    )
+                else:
+                    await asyncio.sleep(settings.change_retry_ms / 1000)
+                    self._may_return = True
+        except RaftwoodError as error:
+            self._give_up(error)
+
+    def _progress(self) -> tuple[int, int]:
+        """Grows with all that bookies do for the ledger."""
+        return self._writing.last_confirmed, 0
+
+    async def _replace_failed(self) -> None:
+        writing = self._writing
+        first, places = writing.begin_change()
+        before = writing.ensemble
+        may_return, self._may_return = self._may_return, False
+        replaced = choose_replacements(
+            await self._context.patiently(self._context.metadata.bookies),
+            ensemble=before,
+            places=places,
+            may_return=may_return,
+            chance=self._context.environment.random,
+            is_avoided=self._context.quarantine.holds,
+        )
+        if not replaced or self._error is not None:
+            return
+        after = tuple(replaced.get(place, bookie) for place, bookie in enumerate(before))
+        if after != before:
+            await self._persist(before=before, first=first, after=after)
+        if self._error is None:
+            now_ms = self._loop.time() * 1000
+            for pending, bookie in writing.changed(replaced, now_ms=now_ms):
+                self._bookies.add(bookie, pending.request, self)
+
+    async def _persist(
+        self, *, before: tuple[BookieId, ...], first: int, after: tuple[BookieId, ...]
+    ) -> None:
+        """Make it known who has the entries from `first` on, before anything there is acked."""
+        raise NotImplementedError
+
+    # The end.
+
+    def has_ended(self) -> bool:
+        """Whether nothing more can be acked."""
+        return self._error is not None
+
+    def _give_up(self, error: RaftwoodError) -> None:
+        """Nothing is acked from here on, for ever."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._bytes_under_way = 0
+        for pending in self._writing.give_up():
+            if pending.waiter is not None:
+                fail_apart(pending.waiter, error)
+        self._stop_timers()
+        self._confirmed()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._watch_timer, self._resend_timer):
+            if timer is not None:
+                timer.cancel()
+        self._overloaded.clear()
+
+    async def _stop(self) -> None:
+        """After giving up: nothing is left behind."""
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.gather(self._changing, return_exceptions=True)
+
+
+def fail_apart(waiter: "asyncio.Future[int]", error: RaftwoodError) -> None:
+    """Each has an error of its own."""
+    fail(waiter, type(error)(*error.args).with_traceback(None))
+
+
+class QuorumWriter(LedgerAdder[PublishedWriteRules]):
     """A `LedgerWriter` over bookies."""
 
     def __init__(self, context: ClientContext, ledger: int, created: VersionedMetadata) -> None:
         config = created.metadata.config
         super().__init__(
             context,
-            PublishedWriting,
+            PublishedWriteRules,
             ledger=ledger,
             config=config,
             ensemble=created.metadata.segments[-1].bookies,

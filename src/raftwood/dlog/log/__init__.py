@@ -1,6 +1,5 @@
 """The unbounded log: a list of ledgers in a metastore, with one writer in the world.
 
-Start reading at `dlogs` (make and open logs), `meta` (what a log is), `rules/writer_rules` (who may
-write, without I/O), then `log_writer` and `log_reader`; `messages` and `entries` are the bytes. It
-doesn't matter here which store the ledgers are in, nor which metastore the records.
+Imports `ledgers` and `base`, and DLOG's `settings`. Start reading at `meta` and `writer_rules`,
+then `log_writer` and `log_reader`; `dlogs` makes, opens, shrinks and ends logs.
 """

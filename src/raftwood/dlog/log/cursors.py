@@ -17,7 +17,7 @@ _ATTEMPTS: Final = 16
 _PAGE: Final = 500
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class LogCursor(msgspec.Struct, frozen=True):
     """Everything below `position` was dealt with."""
 
     name: str
@@ -39,7 +39,7 @@ def encode_cursor(position: Position, *, retains: bool) -> bytes:
     return _HEAD + msgspec.msgpack.encode(_Stored(position_to_bytes(position), retains))
 
 
-def decode_cursor(data: bytes, *, name: str, version: int) -> Cursor:
+def decode_cursor(data: bytes, *, name: str, version: int) -> LogCursor:
     """`UnsupportedVersion` for what a newer program wrote."""
     if data[:4] != _HEAD[:4] or len(data) < 5:
         raise StoreDamaged(f"cursor {name!r} is none: {bytes(data[:8])!r}")
@@ -53,10 +53,10 @@ def decode_cursor(data: bytes, *, name: str, version: int) -> Cursor:
         raise StoreDamaged(f"cursor {name!r} cannot be read: {error}") from error
     if len(stored.position) != 16:
         raise StoreDamaged(f"cursor {name!r} has no position")
-    return Cursor(name, position_from_bytes(stored.position), stored.retains, version)
+    return LogCursor(name, position_from_bytes(stored.position), stored.retains, version)
 
 
-class Cursors:
+class LogCursors:
     """The cursors of one log."""
 
     def __init__(self, metastore: MetaStore, log: str) -> None:
@@ -66,7 +66,7 @@ class Cursors:
     def _key(self, name: str) -> str:
         return self._prefix + checked_name("cursor", name)
 
-    async def get(self, name: str) -> Cursor:
+    async def get(self, name: str) -> LogCursor:
         found = await self._metastore.get(self._key(name))
         if found is None:
             raise NotFound(f"there is no cursor {name!r}")
@@ -74,7 +74,7 @@ class Cursors:
 
     async def move(
         self, name: str, position: Position, *, retains: bool = False, version: int | None = None
-    ) -> Cursor:
+    ) -> LogCursor:
         """Set it, or make it; with a `version` (0: absent), only if it is still the one."""
         value = encode_cursor(position, retains=retains)
         for _ in range(_ATTEMPTS):
@@ -85,7 +85,7 @@ class Cursors:
                 expected = version
             new = await self._metastore.compare_and_set(self._key(name), value, version=expected)
             if new is not None:
-                return Cursor(name, position, retains, new)
+                return LogCursor(name, position, retains, new)
             if version is not None:
                 break
         raise Conflict(f"cursor {name!r} was moved by others: read it again, then decide")
@@ -103,8 +103,8 @@ class Cursors:
                 return
         raise Conflict(f"cursor {name!r} was moved by others again and again: try again")
 
-    async def all(self) -> list[Cursor]:
-        cursors: list[Cursor] = []
+    async def all(self) -> list[LogCursor]:
+        cursors: list[LogCursor] = []
         start: str | None = ""
         while start is not None:
             page = await self._metastore.range(prefix=self._prefix, start=start, limit=_PAGE)

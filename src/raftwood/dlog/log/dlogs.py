@@ -20,34 +20,32 @@ from raftwood.base.errors import (
 from raftwood.base.position import Position, position_of_entry
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.ledger_store import LedgerStore
-from raftwood.dlog.log.cursors import Cursors
-from raftwood.dlog.log.entry_cache import EntryCache
-from raftwood.dlog.log.log_reader import LogReader
+from raftwood.dlog.ledgers.seams import LedgerStore
+from raftwood.dlog.log.cursors import LogCursors
+from raftwood.dlog.log.ledger_source import LedgerSource, StoredLedgers
+from raftwood.dlog.log.log_reader import LedgerEntryCache, LogReader
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import (
     KEYS,
     LedgerInfo,
     LogConfig,
     LogMeta,
+    MetaCache,
     checked_properties,
     decode_meta,
     encode_meta,
     meta_key,
 )
-from raftwood.dlog.log.meta_cache import MetaCache
-from raftwood.dlog.log.offload import OffloadedLedgers, copy_ledger, object_name
-from raftwood.dlog.log.offload_store import OffloadStore
-from raftwood.dlog.log.opening import LedgerSource, StoredLedgers
-from raftwood.dlog.log.rules.freeing import SPARED, offloaded, orphans, retained_from, shrunk
-from raftwood.dlog.log.settings import DlogSettings
-from raftwood.dlog.log.writer_driver import LOG_PROPERTY, Surroundings
+from raftwood.dlog.log.offload import OffloadedLedgers, OffloadStore, copy_ledger, object_name
+from raftwood.dlog.log.retention import SPARED, offloaded, orphans, retained_from, shrunk
+from raftwood.dlog.log.writer_driver import LOG_PROPERTY, LogContext
+from raftwood.dlog.settings import DlogSettings
 
 _ATTEMPTS: Final = 32
 _PAGE: Final = 1_000
 
 
-class LogInfo(msgspec.Struct, frozen=True):
+class DlogInfo(msgspec.Struct, frozen=True):
     """A log as it is now: first ≤ any readable position < next."""
 
     name: str
@@ -81,8 +79,8 @@ class Dlogs:
         if offload is not None:
             self._source = OffloadedLedgers(self._source, offload)
         self.metas = MetaCache(metastore)
-        self._cache = EntryCache(self._settings.cache_bytes)
-        self._around = Surroundings(environment, metastore, ledgers, self._source, self._settings)
+        self._cache = LedgerEntryCache(self._settings.cache_bytes)
+        self._around = LogContext(environment, metastore, ledgers, self._source, self._settings)
 
     async def create(self, name: str, config: LogConfig | None = None) -> None:
         """A log without messages; `AlreadyExists` where there is one."""
@@ -110,7 +108,7 @@ class Dlogs:
             start = page.next_start
         return found
 
-    async def info(self, name: str) -> LogInfo:
+    async def info(self, name: str) -> DlogInfo:
         known = await self.metas.read(name)
         reader = await self.open_reader(name)
         try:
@@ -118,7 +116,7 @@ class Dlogs:
         finally:
             await reader.close()
         first = known.meta.first
-        return LogInfo(name, known.meta, known.version, first, max(first, end))
+        return DlogInfo(name, known.meta, known.version, first, max(first, end))
 
     async def open_writer(self, name: str) -> LogWriter:
         """Take the log over: whoever wrote it is fenced.
@@ -241,8 +239,8 @@ class Dlogs:
         """For ledgers to come; a writer that is open heeds it from its next rotation on."""
         await self.change(name, lambda meta: replace(meta, config=config))
 
-    def cursors(self, name: str) -> Cursors:
-        return Cursors(self.metastore, name)
+    def cursors(self, name: str) -> LogCursors:
+        return LogCursors(self.metastore, name)
 
     async def change(self, name: str, change: Callable[[LogMeta], LogMeta]) -> LogMeta:
         """Change the record by compare-and-set; the writer in it stays, and takes it over."""

@@ -1,36 +1,187 @@
-"""An entry of a ledger: one or more messages, who sent them, and what else a writer must know.
-
-    magic (1), compression (1), messages (2), runs (2), pieces of a snapshot behind this one (2),
-    append time in ms (8), bytes of all messages that were ever appended, these too (8),
-    entry of this ledger where the last snapshot began (8),
-    bytes of the snapshot (4), bytes of the body unpacked (4);
-    per run: length of the producer's name (1), messages (2), first sequence (8), name;
-    snapshot; body: the end of each message (4 each), then the messages
-
-Big-endian; the body alone is compressed. A run is a number of messages of one producer with
-consecutive sequences; one without a name was sent by nobody in particular, and is not known again.
-
-A **snapshot** is the table of producers as it was before the entry. Each ledger begins with one,
-and others come from time to time, so whoever takes over reads the last entry, goes to the snapshot
-that it names, and reads on from there: never far, and whatever was shrunk. A large one is spread
-over several entries, which come one behind the other.
-"""
+"""Codec of log entries: one or more messages, their producers, and data for recovery."""
 
 import struct
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Final
 
+import lz4.block
 import msgspec
+import zstandard
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
-from raftwood.dlog.log.compression import Compression, compress, decompress
-from raftwood.dlog.log.messages import HEAD_BYTES, Message, decode_message
 
-MAGIC: Final = 1
-_HEAD: Final = struct.Struct(">BBHHHQQQII")
+
+class EntryCompression(IntEnum):
+    """How an entry's messages are packed; the number stands in the entry."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+def compress(body: Buffer, kind: EntryCompression) -> Buffer:
+    if kind is EntryCompression.NONE:
+        return body
+    if kind is EntryCompression.LZ4:
+        packed: bytes = lz4.block.compress(body, store_size=False)
+        return packed
+    return zstandard.ZstdCompressor(level=1).compress(body)
+
+
+def decompress(body: Buffer, kind: EntryCompression, *, raw_bytes: int) -> Buffer:
+    """Exactly so many bytes; nothing larger is ever allocated."""
+    if kind is EntryCompression.NONE:
+        raw = body
+    else:
+        try:
+            raw = _unpack(body, kind, raw_bytes)
+        except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
+            raise StoreDamaged(f"an entry's {kind.name.lower()} cannot be unpacked") from error
+    if len(raw) != raw_bytes:
+        raise StoreDamaged(f"an entry has {len(raw)} bytes unpacked, not {raw_bytes} as it says")
+    return raw
+
+
+def _unpack(body: Buffer, kind: EntryCompression, raw_bytes: int) -> bytes:
+    if kind is EntryCompression.LZ4:
+        raw: bytes = lz4.block.decompress(body, uncompressed_size=raw_bytes)
+        return raw
+    # The frame's own word on its size decides what is allocated, so it is asked first.
+    if zstandard.frame_content_size(body) > raw_bytes:
+        raise StoreDamaged("an entry's zstd frame is larger than the entry says")
+    return zstandard.ZstdDecompressor().decompress(
+        body, max_output_size=max(1, raw_bytes), allow_extra_data=False
+    )
+
+
+# `DlogMessage`: what a log is made of, as bytes.
+#
+#     magic (1 byte, the version), attributes (1 byte, bits), number of headers (2 bytes),
+#     length of the key (4), length of the payload (4), key, payload,
+#     then for each header: length of its key (2), length of its value (4), its key, its value
+#
+# Big-endian. The order of headers is kept, and a key may come more than once. No key and an empty
+# key are the same. A message with another magic is of a newer version and refused, whatever
+# follows.
+
+MESSAGE_MAGIC: Final = 1
+_MESSAGE_HEAD: Final = struct.Struct(">BBHII")
+_HEADER: Final = struct.Struct(">HI")
+HEAD_BYTES: Final = _MESSAGE_HEAD.size
+HEADERS_MAX: Final = (1 << 16) - 1
+
+
+class DlogMessage(msgspec.Struct, frozen=True, gc=False):
+    """One message; what was read are views of the entry that it came in."""
+
+    payload: Buffer
+    key: Buffer = b""
+    headers: Sequence[tuple[bytes, Buffer]] = ()
+    attributes: int = 0
+    """Eight bits for what stands above the log."""
+
+    @property
+    def size_bytes(self) -> int:
+        headers = sum(len(key) + len(value) + _HEADER.size for key, value in self.headers)
+        return HEAD_BYTES + len(self.key) + len(self.payload) + headers
+
+
+def message_parts(message: DlogMessage) -> list[Buffer]:
+    """Its bytes, as buffers to be joined."""
+    headers = message.headers
+    if len(headers) > HEADERS_MAX or not 0 <= message.attributes < 256:
+        raise InvalidInput(
+            f"a message with {len(headers)} headers and attributes {message.attributes}: give at "
+            f"most {HEADERS_MAX} headers and eight bits of attributes"
+        )
+    parts: list[Buffer] = [
+        _MESSAGE_HEAD.pack(
+            MESSAGE_MAGIC, message.attributes, len(headers), len(message.key), len(message.payload)
+        ),
+        message.key,
+        message.payload,
+    ]
+    for key, value in headers:
+        if len(key) >= 1 << 16:
+            raise InvalidInput(f"a header's key of {len(key)} bytes: give 65,535 at the most")
+        parts += (_HEADER.pack(len(key), len(value)), key, value)
+    return parts
+
+
+def payload_head(payload: Buffer) -> bytes:
+    """What stands before a payload that comes without key and headers."""
+    return _MESSAGE_HEAD.pack(MESSAGE_MAGIC, 0, 0, 0, len(payload))
+
+
+def encode_message(message: DlogMessage) -> bytes:
+    return b"".join(message_parts(message))
+
+
+def decode_message(data: memoryview) -> DlogMessage:
+    """`UnsupportedVersion` for another magic, `StoreDamaged` where the lengths don't fit."""
+    if not data:
+        raise StoreDamaged("a message without bytes: the entry is damaged")
+    if data[0] != MESSAGE_MAGIC:
+        raise UnsupportedVersion(
+            f"a message of version {data[0]}: "
+            f"this program reads version {MESSAGE_MAGIC}, use a newer one"
+        )
+    if len(data) < HEAD_BYTES:
+        raise StoreDamaged(f"a message of {len(data)} bytes is too short: the entry is damaged")
+    _, attributes, header_count, key_bytes, payload_bytes = _MESSAGE_HEAD.unpack_from(data)
+    key_end = HEAD_BYTES + key_bytes
+    end = key_end + payload_bytes
+    if not header_count and end == len(data):
+        return DlogMessage(data[key_end:], data[HEAD_BYTES:key_end], (), attributes)
+    headers, end_of_all = _headers(data, end, header_count)
+    if end_of_all != len(data):
+        raise StoreDamaged(
+            f"a message of {len(data)} bytes says to have {end_of_all}: the entry is damaged"
+        )
+    return DlogMessage(data[key_end:end], data[HEAD_BYTES:key_end], headers, attributes)
+
+
+def _headers(
+    data: memoryview, offset: int, count: int
+) -> tuple[tuple[tuple[bytes, Buffer], ...], int]:
+    headers = []
+    for _ in range(count):
+        if offset + _HEADER.size > len(data):
+            raise StoreDamaged("a message's headers are cut off: the entry is damaged")
+        key_bytes, value_bytes = _HEADER.unpack_from(data, offset)
+        value_at = offset + _HEADER.size + key_bytes
+        headers.append(
+            (bytes(data[offset + _HEADER.size : value_at]), data[value_at : value_at + value_bytes])
+        )
+        offset = value_at + value_bytes
+    return tuple(headers), offset
+
+
+# An entry of a ledger: one or more messages, who sent them, and what else a writer must know.
+#
+#     magic (1), compression (1), messages (2), runs (2), pieces of a snapshot behind this one (2),
+#     append time in ms (8), bytes of all messages that were ever appended, these too (8),
+#     entry of this ledger where the last snapshot began (8),
+#     bytes of the snapshot (4), bytes of the body unpacked (4);
+#     per run: length of the producer's name (1), messages (2), first sequence (8), name;
+#     snapshot; body: the end of each message (4 each), then the messages
+#
+# Big-endian; the body alone is compressed. A run is a number of messages of one producer with
+# consecutive sequences; one without a name was sent by nobody in particular, and is not known
+# again.
+#
+# A **snapshot** is the table of producers as it was before the entry. Each ledger begins with one,
+# and others come from time to time, so whoever takes over reads the last entry, goes to the
+# snapshot
+# that it names, and reads on from there: never far, and whatever was shrunk. A large one is spread
+# over several entries, which come one behind the other.
+
+ENTRY_MAGIC: Final = 1
+_ENTRY_HEAD: Final = struct.Struct(">BBHHHQQQII")
 _RUN: Final = struct.Struct(">BHQ")
-ENTRY_HEAD_BYTES: Final = _HEAD.size
+ENTRY_HEAD_BYTES: Final = _ENTRY_HEAD.size
 MESSAGES_MAX: Final = (1 << 16) - 1
 BODY_BYTES_MAX: Final = 64 << 20
 """Of an entry, unpacked: what a reader ever allocates for one."""
@@ -56,7 +207,7 @@ class EntryHead(msgspec.Struct, frozen=True, gc=False):
     snapshot: Buffer = b""
     """A piece of it."""
     snapshot_pieces_left: int = 0
-    compression: Compression = Compression.NONE
+    compression: EntryCompression = EntryCompression.NONE
     appended_bytes: int = 0
     """Of all messages of the log up to here, those that are gone too, without their heads."""
 
@@ -79,7 +230,7 @@ class DecodedEntry:
         start = self._ends[index - 1] if index else 0
         return self._body[start : self._ends[index]]
 
-    def message(self, index: int) -> Message:
+    def message(self, index: int) -> DlogMessage:
         return decode_message(self.raw(index))
 
     def payload(self, index: int) -> memoryview:
@@ -104,8 +255,8 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
         ends.append(end)
     table = struct.pack(f">{len(ends)}I", *ends)
     packed: list[Buffer] = [
-        _HEAD.pack(
-            MAGIC,
+        _ENTRY_HEAD.pack(
+            ENTRY_MAGIC,
             head.compression,
             len(ends),
             len(head.runs),
@@ -120,7 +271,7 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
     for run in head.runs:
         packed += (_RUN.pack(len(run.producer), run.count, run.first), run.producer)
     packed.append(head.snapshot)
-    if head.compression is Compression.NONE:
+    if head.compression is EntryCompression.NONE:
         packed.append(table)
         packed += parts
     else:
@@ -130,16 +281,19 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
 
 def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
     """The head, where the body begins, and how large it is when unpacked."""
-    if not data or data[0] != MAGIC:
+    if not data or data[0] != ENTRY_MAGIC:
         version = data[0] if data else "none"
         raise UnsupportedVersion(
-            f"an entry of version {version}: this program reads version {MAGIC}, use a newer one"
+            f"an entry of version {version}: "
+            f"this program reads version {ENTRY_MAGIC}, use a newer one"
         )
     if len(data) < ENTRY_HEAD_BYTES:
         raise StoreDamaged(f"an entry of {len(data)} bytes is too short: it is damaged")
-    _, kind, count, run_count, pieces, time_ms, appended_bytes, *sizes = _HEAD.unpack_from(data)
+    _, kind, count, run_count, pieces, time_ms, appended_bytes, *sizes = _ENTRY_HEAD.unpack_from(
+        data
+    )
     snapshot_entry, snapshot_bytes, raw_bytes = sizes
-    if kind > Compression.ZSTD:
+    if kind > EntryCompression.ZSTD:
         raise UnsupportedVersion(
             f"an entry with compression {kind}, which is not known here: use a newer program"
         )
@@ -156,7 +310,7 @@ def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
         snapshot_entry,
         data[offset:snapshot_end],
         pieces,
-        Compression(kind),
+        EntryCompression(kind),
         appended_bytes,
     )
     return head, snapshot_end, raw_bytes

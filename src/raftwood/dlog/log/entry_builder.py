@@ -1,19 +1,28 @@
-"""Puts messages that wait into entries of one ledger, and snapshots of producers among them."""
+"""`EntryBuilder`: packs queued messages into entries of a ledger, with snapshots of producers.
+
+`WrittenLedger` is the ledger that a writer appends to, with the entries that wait for acks.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
 from raftwood.base.position import Position, position_of_entry
-from raftwood.dlog.log.compression import Compression
-from raftwood.dlog.log.entries import MESSAGES_MAX, EntryHead, ProducerRun, encode_entry
-from raftwood.dlog.log.messages import HEAD_BYTES
-from raftwood.dlog.log.opening import add_runs
-from raftwood.dlog.log.producers import Producers
+from raftwood.dlog.ledgers.seams import LedgerWriter
+from raftwood.dlog.log.entries import (
+    HEAD_BYTES,
+    MESSAGES_MAX,
+    EntryCompression,
+    EntryHead,
+    ProducerRun,
+    encode_entry,
+)
+from raftwood.dlog.log.ledger_source import add_runs
+from raftwood.dlog.log.producers import DlogProducers
 
 SNAPSHOT_PIECE_BYTES: Final = 256 << 10
 SNAPSHOT_EVERY_BYTES: Final = 8 << 20
@@ -23,7 +32,7 @@ SNAPSHOT_SHARE: Final = 4
 """A large snapshot comes only after so many times its own size."""
 
 
-class Pending:
+class PendingMessage:
     """A message that waits: to be sent, or for its ack."""
 
     __slots__ = ("_others", "future", "parts", "producer", "sequence", "size")
@@ -65,11 +74,11 @@ class EntryBuilder:
     def __init__(
         self,
         ledger: int,
-        producers: Producers,
+        producers: DlogProducers,
         *,
         appended_bytes: int,
         entry_bytes: int,
-        compression: Compression,
+        compression: EntryCompression,
     ) -> None:
         self.entry = 0
         """The id of the next one."""
@@ -83,8 +92,8 @@ class EntryBuilder:
         self._bytes_since = 0
 
     def build(
-        self, queue: "deque[Pending]", *, now_ms: int
-    ) -> Iterator[tuple[bytes, list[Pending]]]:
+        self, queue: "deque[PendingMessage]", *, now_ms: int
+    ) -> Iterator[tuple[bytes, list[PendingMessage]]]:
         """One entry of what waits, and before it those that a large snapshot needs for itself."""
         pieces = self._due_snapshot()
         for number, piece in enumerate(pieces[:-1]):
@@ -133,7 +142,7 @@ class EntryBuilder:
         self._bytes_since = 0
         return pieces
 
-    def _take(self, queue: "deque[Pending]") -> list[Pending]:
+    def _take(self, queue: "deque[PendingMessage]") -> list[PendingMessage]:
         group, size = [queue.popleft()], 0
         size = group[0].size
         while queue and len(group) < MESSAGES_MAX and size + queue[0].size <= self._entry_bytes:
@@ -142,7 +151,7 @@ class EntryBuilder:
         return group
 
 
-def _runs(group: list[Pending]) -> tuple[ProducerRun, ...]:
+def _runs(group: list[PendingMessage]) -> tuple[ProducerRun, ...]:
     runs = []
     producer, first, count = group[0].producer, group[0].sequence, 0
     for pending in group:
@@ -153,3 +162,49 @@ def _runs(group: list[Pending]) -> tuple[ProducerRun, ...]:
         producer, first, count = pending.producer, pending.sequence, 1
     runs.append(ProducerRun(producer, first, count))
     return tuple(runs)
+
+
+class AckListener(Protocol):
+    """Who hears of acks, in order, and of the first failure."""
+
+    def acked(self, ledger: "WrittenLedger", entry: int, group: list[PendingMessage]) -> None: ...
+    def ledger_failed(self, ledger: int, error: BaseException | None) -> None: ...
+
+
+class WrittenLedger:
+    """A ledger that is written, and what of it waits for acks."""
+
+    def __init__(self, owner: AckListener, writer: LedgerWriter, builder: EntryBuilder) -> None:
+        self._owner = owner
+        self.writer = writer
+        self.builder = builder
+        self.under_way: deque[tuple[int, list[PendingMessage]]] = deque()
+        """Entries in order; an entry with a piece of a snapshot alone has no messages."""
+        self.has_failed = False
+        """It takes nothing more."""
+        self._has_refused = False
+        """Nothing is sent any more: it would be stored under the number of what was refused."""
+        self.is_closed = False
+        self.asks_rotation = False
+        self.first_ms = 0
+        self.last_ms = 0
+
+    def append(self, data: bytes, group: list[PendingMessage]) -> None:
+        self.under_way.append((self.builder.entry - 1, group))
+        if self._has_refused:
+            return
+        future = self.writer.append(data)
+        self._has_refused = future.done() and future.exception() is not None
+        future.add_done_callback(self._acked)
+
+    def _acked(self, future: "asyncio.Future[int]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if self.has_failed:
+            return
+        if error is not None or future.cancelled():
+            self.has_failed = True
+            self._owner.ledger_failed(self.writer.ledger, error)
+            return
+        entry, group = self.under_way.popleft()
+        assert future.result() == entry, f"entry {future.result()} was acked in place of {entry}"
+        self._owner.acked(self, entry, group)

@@ -1,8 +1,6 @@
 """`LogReader`: reads a log from any position, across its ledgers, up to the last confirmed entry.
 
-Positions have gaps: a read begins with the first message at or behind the one given. What was
-shrunk is `OutOfRange`, which names the first that there is. Any number of readers may read while
-somebody writes; they see an entry once it is confirmed, and never one that could still be lost.
+All readers of a process share a `LedgerEntryCache`, bounded in bytes.
 """
 
 import asyncio
@@ -15,14 +13,42 @@ import msgspec
 from raftwood.base.errors import OutOfRange
 from raftwood.base.position import Position, entry_of_position, position_of_entry
 from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.ledger_store import LedgerReader
-from raftwood.dlog.log.entries import DecodedEntry, decode_entry
-from raftwood.dlog.log.entry_cache import EntryCache
-from raftwood.dlog.log.messages import Message
-from raftwood.dlog.log.meta import LedgerInfo
-from raftwood.dlog.log.meta_cache import KnownMeta, MetaCache
-from raftwood.dlog.log.opening import LedgerSource, read_head
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.ledgers.seams import LedgerReader
+from raftwood.dlog.log.entries import DecodedEntry, DlogMessage, decode_entry
+from raftwood.dlog.log.ledger_source import LedgerSource, read_head
+from raftwood.dlog.log.meta import KnownMeta, LedgerInfo, MetaCache
+from raftwood.dlog.settings import DlogSettings
+
+
+class LedgerEntryCache:
+    """An entry never changes, and its ledger's id is never used again: nothing gets stale."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._entries: dict[tuple[int, int], tuple[DecodedEntry, int]] = {}
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, ledger: int, entry: int) -> DecodedEntry | None:
+        found = self._entries.pop((ledger, entry), None)
+        if found is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._entries[ledger, entry] = found
+        return found[0]
+
+    def put(self, ledger: int, entry: int, decoded: DecodedEntry, size: int) -> None:
+        # The body may be larger than what was fetched.
+        size = max(size, len(decoded.body)) + 200
+        old = self._entries.pop((ledger, entry), None)
+        self.bytes += size - (old[1] if old else 0)
+        self._entries[ledger, entry] = decoded, size
+        while self.bytes > self._bytes_max:
+            oldest = next(iter(self._entries))
+            self.bytes -= self._entries.pop(oldest)[1]
+
 
 _OPENED_MAX: Final = 4
 _FETCHED_ENTRIES_MAX: Final = 256
@@ -36,7 +62,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     position: Position
     time_ms: int
-    message: Message
+    message: DlogMessage
 
 
 class StoredEntry(msgspec.Struct, frozen=True):
@@ -57,7 +83,7 @@ class LogReader:
         *,
         metas: MetaCache,
         source: LedgerSource,
-        cache: EntryCache,
+        cache: LedgerEntryCache,
         settings: DlogSettings,
     ) -> None:
         self.name = name

@@ -26,15 +26,19 @@ from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.errors import CannotRecover, Fenced
-from raftwood.dlog.ledgers.ledger_store import LedgerWriter
-from raftwood.dlog.log.entries import PRODUCER_BYTES_MAX
-from raftwood.dlog.log.entry_builder import EntryBuilder, Pending
-from raftwood.dlog.log.messages import HEAD_BYTES, Message, message_parts, payload_head
+from raftwood.dlog.ledgers.seams import LedgerWriter
+from raftwood.dlog.log import writer_rules as on
+from raftwood.dlog.log.entries import (
+    HEAD_BYTES,
+    PRODUCER_BYTES_MAX,
+    DlogMessage,
+    message_parts,
+    payload_head,
+)
+from raftwood.dlog.log.entry_builder import EntryBuilder, PendingMessage, WrittenLedger
 from raftwood.dlog.log.meta import LEDGERS_MAX, LedgerInfo, LogMeta
-from raftwood.dlog.log.producers import Producers
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.writer_driver import Surroundings, TakeOver, WriterDriver
-from raftwood.dlog.log.written_ledger import WrittenLedger
+from raftwood.dlog.log.producers import DlogProducers
+from raftwood.dlog.log.writer_driver import LogContext, TakeOverTimes, WriterDriver
 
 SEQUENCE_MAX = (1 << 63) - 1
 _log = get_logger(__name__)
@@ -43,21 +47,21 @@ _log = get_logger(__name__)
 class LogWriter:
     """Made by `Dlogs.open_writer`; close it when done."""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, around: LogContext) -> None:
         self.name = name
         self._around = around
         self._settings = around.settings
         self._loop = asyncio.get_running_loop()
         self._driver = WriterDriver(name, around, self)
-        self._producers = Producers()
+        self._producers = DlogProducers()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._end: asyncio.Future[None] | None = None
         self._error: RaftwoodError | None = None
         self.problem = ""
         """Why the last ledger failed, though nobody took over."""
         self._is_ending = False
-        self._queue: deque[Pending] = deque()
-        self._pending: dict[tuple[bytes, int], Pending] = {}
+        self._queue: deque[PendingMessage] = deque()
+        self._pending: dict[tuple[bytes, int], PendingMessage] = {}
         self._messages = 0
         self._bytes = 0
         self._ledger: WrittenLedger | None = None
@@ -66,7 +70,7 @@ class LogWriter:
         self._is_flushing = False
         self._age_timer: asyncio.TimerHandle | None = None
         self._validity_timer: asyncio.TimerHandle | None = None
-        self._held: list[tuple[int, int, list[Pending]]] = []
+        self._held: list[tuple[int, int, list[PendingMessage]]] = []
         """Acked by the bookies, and not by this writer yet."""
         self._closing: int | None = None
         """The ledger before the one that is written, until it is closed: readers do not look behind
@@ -82,7 +86,7 @@ class LogWriter:
 
     async def open(self) -> None:
         """Take the log over; called once, by whoever makes the writer."""
-        self._driver.tell(on.Started())
+        self._driver.tell(on.WriterStarted())
         try:
             async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
                 await asyncio.shield(self._ready)
@@ -118,7 +122,7 @@ class LogWriter:
         return self._driver.rules.meta
 
     @property
-    def take_over(self) -> TakeOver:
+    def take_over(self) -> TakeOverTimes:
         """How long each phase of it took."""
         return self._driver.take_over
 
@@ -186,7 +190,7 @@ class LogWriter:
         self._driver.tell(on.EndAsked(terminates))
         await self._end
 
-    def _last_waiting(self) -> Pending | None:
+    def _last_waiting(self) -> PendingMessage | None:
         if self._queue:
             return self._queue[-1]
         groups = [group for _, _, group in self._held]
@@ -202,7 +206,7 @@ class LogWriter:
     # Appending.
 
     async def append(
-        self, batch: Buffer | Message, *, producer: str = "", sequence: int = 0
+        self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> Position:
         """Durable when it returns; the same (producer, sequence) again answers the first position.
 
@@ -213,7 +217,7 @@ class LogWriter:
         return await self.submit(batch, producer=producer, sequence=sequence)
 
     async def append_all(
-        self, batches: Sequence[Buffer | Message], *, producer: str = "", sequence: int = 0
+        self, batches: Sequence[Buffer | DlogMessage], *, producer: str = "", sequence: int = 0
     ) -> list[Position]:
         """Several at once, with consecutive sequences from the one given."""
         futures = [
@@ -223,7 +227,7 @@ class LogWriter:
         return list(await asyncio.gather(*futures))
 
     def submit(
-        self, batch: Buffer | Message, *, producer: str = "", sequence: int = 0
+        self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> "asyncio.Future[Position]":
         """As `append`, for whoever has many under way; what is wrong now is raised here."""
         name = producer.encode()
@@ -232,14 +236,14 @@ class LogWriter:
             if known is not None:
                 return known
         self._check_open()
-        if isinstance(batch, Message):
+        if isinstance(batch, DlogMessage):
             parts = message_parts(batch)
             size = batch.size_bytes
         else:
             size = HEAD_BYTES + len(batch)
             parts = [payload_head(batch), batch]
         self._check_room(size)
-        pending = Pending(parts, size, name, sequence, self._loop.create_future())
+        pending = PendingMessage(parts, size, name, sequence, self._loop.create_future())
         self._messages += 1
         self._bytes += size
         self._queue.append(pending)
@@ -325,7 +329,7 @@ class LogWriter:
             ledger.asks_rotation = True
             self._driver.tell(on.RotationAsked())
 
-    def acked(self, ledger: WrittenLedger, entry: int, group: list[Pending]) -> None:
+    def acked(self, ledger: WrittenLedger, entry: int, group: list[PendingMessage]) -> None:
         if self._error is not None:
             return
         self._settle(ledger.writer.ledger, entry, group)
@@ -338,7 +342,7 @@ class LogWriter:
         now_ns = self._around.environment.clock.monotonic_ns()
         return now_ns - self._driver.verified_ns < self.meta.config.grace_ms * 500_000
 
-    def _settle(self, ledger: int, entry: int, group: list[Pending]) -> None:
+    def _settle(self, ledger: int, entry: int, group: list[PendingMessage]) -> None:
         """An entry is stored. Whoever slept so long may be fenced, and the fence gone with its
         ledger: look before it is said.
         """
@@ -359,7 +363,7 @@ class LogWriter:
         for ledger, entry, group in held:
             self._say_acked(ledger, entry, group)
 
-    def _say_acked(self, ledger: int, entry: int, group: list[Pending]) -> None:
+    def _say_acked(self, ledger: int, entry: int, group: list[PendingMessage]) -> None:
         self._acked_end = max(
             self._acked_end or Position(0), position_of_entry(ledger=ledger, entry=entry + 1)
         )
@@ -374,7 +378,7 @@ class LogWriter:
 
     # What the driver says.
 
-    def known_is(self, producers: Producers, *, last_ms: int, appended_bytes: int) -> None:
+    def known_is(self, producers: DlogProducers, *, last_ms: int, appended_bytes: int) -> None:
         self._producers = producers
         self.appended_bytes = appended_bytes
         self._last_ms = max(self._last_ms, last_ms)
@@ -439,7 +443,7 @@ class LogWriter:
         if ledger is None or ledger.writer.ledger != info.ledger:
             return
         ledger.has_failed = True
-        again: list[Pending] = []
+        again: list[PendingMessage] = []
         for entry, group in ledger.under_way:
             if entry <= info.last_entry:
                 self._settle(info.ledger, entry, group)

@@ -1,20 +1,27 @@
 """The meta record of a log: one value in a metastore, changed by compare-and-set alone.
 
-It has the log's state and configuration and the list of its ledgers, each with what was known of it
-when it was last looked at; only the last two may still be open. `writer` is who writes: it changes
-with each take-over, and whoever finds another one there has lost the log.
+`MetaCache` has the records of a reader's process; they may be older than the metastore's by a
+bound.
 """
 
+import asyncio
 import re
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, InvalidName, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import (
+    InvalidInput,
+    InvalidName,
+    NotFound,
+    StoreDamaged,
+    UnsupportedVersion,
+)
 from raftwood.base.position import Position, position_of_entry
-from raftwood.dlog.ledgers.model import LedgerConfig
-from raftwood.dlog.log.compression import Compression
+from raftwood.base.seams import MetaStore
+from raftwood.dlog.ledgers.metadata import LedgerConfig
+from raftwood.dlog.log.entries import EntryCompression
 
 FORMAT: Final = 1
 _HEAD: Final = b"DLOG" + bytes([FORMAT])
@@ -27,7 +34,7 @@ KEYS: Final = "dlog/logs/"
 _NAME: Final = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
-class LogState(StrEnum):
+class DlogState(StrEnum):
     """Whether more can come."""
 
     OPEN = "open"
@@ -46,7 +53,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger whose writer was fenced is not deleted earlier: with it goes the fence, and the
     writer may be asleep. A writer that has not looked for half as long whether it is still the one
     acks nothing before it has."""
-    compression: Compression = Compression.NONE
+    compression: EntryCompression = EntryCompression.NONE
     retention_ms: int = 0
     """Ledgers whose last message is older may go; 0: none for its age."""
     retention_bytes: int = 0
@@ -90,7 +97,7 @@ class LogMeta(msgspec.Struct, frozen=True, kw_only=True):
     token: bytes
     """Of the log; another log that later has the same name has another one."""
     config: LogConfig = LogConfig()
-    state: LogState = LogState.OPEN
+    state: DlogState = DlogState.OPEN
     writer: bytes = b""
     """A token of whoever writes; empty: nobody has yet."""
     takeovers: int = 0
@@ -104,7 +111,7 @@ class LogMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_terminated(self) -> bool:
-        return self.state is LogState.TERMINATED
+        return self.state is DlogState.TERMINATED
 
     @property
     def last_ledger(self) -> int:
@@ -172,3 +179,76 @@ def checked_properties(properties: dict[str, str]) -> dict[str, str]:
             "elsewhere"
         )
     return properties
+
+
+AGE_MAX_S: Final = 1.0
+"""What another process shrinks is no longer served after so long."""
+RECORDS_MAX: Final = 10_000
+
+
+class KnownMeta(msgspec.Struct, frozen=True):
+    """A record, and when it was read."""
+
+    meta: LogMeta
+    version: int
+    read_s: float
+
+
+class MetaCache:
+    """Of all logs that one process reads."""
+
+    def __init__(self, metastore: MetaStore) -> None:
+        self._metastore = metastore
+        self._known: dict[str, KnownMeta] = {}
+
+    async def get(self, name: str) -> KnownMeta:
+        """Not older than the bound; `NotFound` where there is no such log."""
+        known = self._known.get(name)
+        if known is not None and asyncio.get_running_loop().time() - known.read_s <= AGE_MAX_S:
+            return known
+        return await self.read(name)
+
+    async def read(self, name: str) -> KnownMeta:
+        """As it is now."""
+        now_s = asyncio.get_running_loop().time()
+        found = await self._metastore.get(meta_key(name))
+        if found is None:
+            self._known.pop(name, None)
+            raise NotFound(f"there is no log {name!r}")
+        return self._keep(
+            name, KnownMeta(decode_meta(found.value, name=name), found.version, now_s)
+        )
+
+    def note(self, name: str, meta: LogMeta, version: int) -> None:
+        """It was changed here."""
+        self._keep(name, KnownMeta(meta, version, asyncio.get_running_loop().time()))
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def _keep(self, name: str, known: KnownMeta) -> KnownMeta:
+        old = self._known.pop(name, None)
+        if old is not None and old.version > known.version:
+            known = old
+        self._known[name] = known
+        while len(self._known) > RECORDS_MAX:
+            del self._known[next(iter(self._known))]
+        return known
+
+    async def wait_changed(self, name: str, *, version: int, timeout_s: float) -> None:
+        """Until the record has another version, or the time is over."""
+        key = meta_key(name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                # The record may be older than what a watch can tell of: the store's version is not.
+                page = await self._metastore.range(prefix=key, limit=1)
+                if not page.entries or (page.entries[0].key, page.entries[0].version) != (
+                    key,
+                    version,
+                ):
+                    return
+                async for changes in self._metastore.watch(key, after_version=page.version):
+                    if any(change.key == key for change in changes):
+                        return
+        except TimeoutError:
+            pass

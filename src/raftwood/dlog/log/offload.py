@@ -1,29 +1,240 @@
-"""Closed ledgers are copied to cheap storage, verified, and deleted; readers notice nothing.
+"""Offload: copies closed ledgers to cheap storage, verifies and deletes them, unseen by readers.
 
-The copy is read back and compared before the record says that the ledger is offloaded, and the
-ledger is deleted after that: whoever crashes in between leaves a copy that nobody asks for, or a
-ledger that is found as an orphan.
+An object has the entries with their checksums, then an index of their places. `OffloadStore` keeps
+objects: written once, read in parts, deleted. pyarrow is loaded when a store is opened.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+import struct
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from raftwood.base.errors import NotFound, OutOfRange, RaftwoodError, StoreDamaged
-from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.ledger_store import Entry, LedgerReader
-from raftwood.dlog.log.meta import LedgerInfo, LogMeta
-from raftwood.dlog.log.offload_format import (
-    FOOT_BYTES,
-    HEAD_BYTES,
-    Index,
-    OffloadEncoder,
-    check_head,
-    decode_entries,
-    decode_index,
-    foot_of,
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from raftwood.base.errors import (
+    NotFound,
+    OutOfRange,
+    RaftwoodError,
+    StoreDamaged,
+    Unavailable,
+    UnsupportedVersion,
 )
-from raftwood.dlog.log.offload_store import OffloadStore
-from raftwood.dlog.log.opening import LedgerSource
+from raftwood.base.files import Buffer
+from raftwood.dlog.errors import NoSuchLedger
+from raftwood.dlog.ledgers.seams import LedgerEntry, LedgerReader
+from raftwood.dlog.log.ledger_source import LedgerSource
+from raftwood.dlog.log.meta import LedgerInfo, LogMeta
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+MAGIC: Final = b"DLOF"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct(">4sBQ")
+_ENTRY: Final = struct.Struct(">IQ")
+_FOOT: Final = struct.Struct(">QQQ")
+_SEAL: Final = struct.Struct(">Q4sB")
+HEAD_BYTES: Final = _HEAD.size
+FOOT_BYTES: Final = _FOOT.size + _SEAL.size
+
+
+class OffloadIndex(msgspec.Struct, frozen=True):
+    """Where the entries of an object stand."""
+
+    offsets: tuple[int, ...]
+    end: int
+    """Of the last entry."""
+    data_bytes: int
+
+    @property
+    def last_entry(self) -> int:
+        return len(self.offsets) - 1
+
+    def range_of(self, *, first: int, last: int) -> tuple[int, int]:
+        """(offset, length) of some entries."""
+        end = self.offsets[last + 1] if last + 1 < len(self.offsets) else self.end
+        return self.offsets[first], end - self.offsets[first]
+
+
+class OffloadEncoder:
+    """Makes an object, a part at a time."""
+
+    def __init__(self, ledger: int) -> None:
+        self._ledger = ledger
+        self._offsets: list[int] = []
+        self._position = HEAD_BYTES
+        self._data_bytes = 0
+
+    def head(self) -> bytes:
+        return _HEAD.pack(MAGIC, VERSION, self._ledger)
+
+    def entries(self, entries: Sequence[Buffer]) -> bytes:
+        """The next ones, in order."""
+        parts: list[Buffer] = []
+        for data in entries:
+            parts += (_ENTRY.pack(len(data), xxh3_64_intdigest(data)), data)
+            self._offsets.append(self._position)
+            self._position += _ENTRY.size + len(data)
+            self._data_bytes += len(data)
+        return b"".join(parts)
+
+    def foot(self) -> bytes:
+        index = struct.pack(f">{len(self._offsets)}Q", *self._offsets)
+        foot = _FOOT.pack(self._position, len(self._offsets), self._data_bytes)
+        return index + foot + _SEAL.pack(xxh3_64_intdigest(index + foot), MAGIC, VERSION)
+
+
+def check_head(data: Buffer, *, ledger: int) -> None:
+    """Whether an object is the one of a ledger."""
+    if len(data) < HEAD_BYTES or bytes(data[:4]) != MAGIC:
+        raise StoreDamaged(f"ledger {ledger}: what was offloaded is no ledger")
+    _, version, found = _HEAD.unpack_from(data)
+    _check_version(version, ledger)
+    if found != ledger:
+        raise StoreDamaged(f"ledger {ledger}: ledger {found} stands in its place")
+
+
+def _check_version(version: int, ledger: int) -> None:
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"ledger {ledger} was offloaded in format {version}, this program reads {VERSION}: "
+            "use a newer one"
+        )
+
+
+def foot_of(data: Buffer, *, ledger: int, size: int) -> tuple[int, int]:
+    """(offset, length) of the index and the foot, from an object's last bytes and its size."""
+    if len(data) < FOOT_BYTES or bytes(data[-5:-1]) != MAGIC:
+        raise StoreDamaged(f"ledger {ledger}: what was offloaded is cut off")
+    _check_version(data[-1], ledger)
+    offset, count, _ = _FOOT.unpack_from(data, len(data) - FOOT_BYTES)
+    if offset < HEAD_BYTES or offset + 8 * count + FOOT_BYTES != size:
+        raise StoreDamaged(f"ledger {ledger}: the foot of what was offloaded is damaged")
+    return offset, size - offset
+
+
+def decode_index(data: Buffer, *, ledger: int) -> OffloadIndex:
+    """From the index and the foot."""
+    checked = data[: len(data) - _SEAL.size]
+    if xxh3_64_intdigest(checked) != _SEAL.unpack_from(data, len(checked))[0]:
+        raise StoreDamaged(f"ledger {ledger}: the index of what was offloaded is damaged")
+    end, count, data_bytes = _FOOT.unpack_from(checked, len(checked) - _FOOT.size)
+    return OffloadIndex(struct.unpack_from(f">{count}Q", checked), end, data_bytes)
+
+
+def decode_entries(data: Buffer, *, ledger: int) -> Iterator[memoryview]:
+    """Each checked, from bytes that begin and end with an entry."""
+    view, offset = memoryview(data), 0
+    while offset < len(view):
+        if offset + _ENTRY.size > len(view):
+            raise StoreDamaged(f"ledger {ledger}: an offloaded entry is cut off")
+        length, digest = _ENTRY.unpack_from(view, offset)
+        offset += _ENTRY.size
+        entry = view[offset : offset + length]
+        if len(entry) != length or xxh3_64_intdigest(entry) != digest:
+            raise StoreDamaged(f"ledger {ledger}: an offloaded entry is damaged")
+        offset += length
+        yield entry
+
+
+# Where offloaded ledgers are kept: objects that are written once, read in parts, and deleted.
+
+
+class OffloadStore(Protocol):
+    """A folder of files, or an object store."""
+
+    async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        """An object of these parts, which lasts when it returns."""
+        ...
+
+    async def rename(self, name: str, new: str) -> None:
+        """At once or not at all; one of the new name is replaced."""
+        ...
+
+    async def size(self, name: str) -> int:
+        """In bytes; `NotFound` where there is none."""
+        ...
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes: ...
+
+    async def delete(self, name: str) -> None:
+        """Nothing where it is gone already."""
+        ...
+
+
+class ArrowOffloadStore:
+    """An `OffloadStore` on any file system of pyarrow: local folders, S3, GCS, Azure, HDFS."""
+
+    def __init__(self, file_system: "FileSystem", folder: str) -> None:
+        self._file_system = file_system
+        self._folder = folder.rstrip("/")
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        path, system = self._path(name), self._file_system
+        await _blocking(system.create_dir, path.rpartition("/")[0])
+        stream = await _blocking(system.open_output_stream, path)
+        try:
+            async for part in parts:
+                await _blocking(stream.write, part)
+        finally:
+            await _blocking(stream.close)
+        await _blocking(self._sync, path)
+
+    async def rename(self, name: str, new: str) -> None:
+        path = self._path(new)
+        await _blocking(self._file_system.move, self._path(name), path)
+        await _blocking(self._sync, path.rpartition("/")[0])
+        await _blocking(self._sync, self._folder)
+
+    def _sync(self, path: str) -> None:
+        """The ledger is deleted after this; object stores are durable by themselves."""
+        if self._file_system.type_name == "local":
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+    async def size(self, name: str) -> int:
+        info = await _blocking(self._file_system.get_file_info, self._path(name))
+        if info.size is None:
+            raise NotFound(f"{self._path(name)} is not there")
+        return int(info.size)
+
+    async def read(self, name: str, *, offset: int, length: int) -> bytes:
+        return bytes(await _blocking(self._read, self._path(name), offset, length))
+
+    def _read(self, path: str, offset: int, length: int) -> bytes:
+        with self._file_system.open_input_file(path) as file:
+            found: bytes = file.read_at(length, offset)
+            return found
+
+    async def delete(self, name: str) -> None:
+        with contextlib.suppress(NotFound):
+            await _blocking(self._file_system.delete_file, self._path(name))
+
+
+async def _blocking(call: Any, *arguments: Any) -> Any:
+    """In a thread: the library waits for disks and networks."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except FileNotFoundError as error:
+        raise NotFound(f"{arguments[0]} is not there") from error
+    except OSError as error:
+        raise Unavailable(f"the store of offloaded ledgers failed: {error}") from error
+
+
+# Closed ledgers are copied to cheap storage, verified, and deleted; readers notice nothing.
+#
+# The copy is read back and compared before the record says that the ledger is offloaded, and the
+# ledger is deleted after that: whoever crashes in between leaves a copy that nobody asks for, or a
+# ledger that is found as an orphan.
 
 PART_BYTES = 4 << 20
 
@@ -35,7 +246,7 @@ def object_name(meta: LogMeta, ledger: int) -> str:
 class OffloadedReader:
     """A `LedgerReader` of an object."""
 
-    def __init__(self, store: OffloadStore, name: str, ledger: int, index: Index) -> None:
+    def __init__(self, store: OffloadStore, name: str, ledger: int, index: OffloadIndex) -> None:
         self._store = store
         self._name = name
         self._ledger = ledger
@@ -66,7 +277,7 @@ class OffloadedReader:
     def length_bytes(self) -> int:
         return self._index.data_bytes
 
-    async def read(self, *, first: int, last: int) -> list[Entry]:
+    async def read(self, *, first: int, last: int) -> list[LedgerEntry]:
         if not 0 <= first <= last <= self.last_confirmed:
             raise OutOfRange(
                 f"ledger {self._ledger} has entries 0 to {self.last_confirmed}, not {first} to "
@@ -80,7 +291,7 @@ class OffloadedReader:
         entries = list(decode_entries(data, ledger=self._ledger))
         if len(entries) != last + 1 - first:
             raise StoreDamaged(f"ledger {self._ledger}: what was offloaded is cut off")
-        return [Entry(number, entry) for number, entry in enumerate(entries, first)]
+        return [LedgerEntry(number, entry) for number, entry in enumerate(entries, first)]
 
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:  # noqa: ARG002
         return self.last_confirmed, True

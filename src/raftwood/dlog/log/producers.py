@@ -23,7 +23,7 @@ NEXT_ENTRY: Final = 1 << 16
 _LOW: Final = (1 << 64) - 1
 
 
-class Run(msgspec.Struct, array_like=True, gc=False):
+class SequenceRun(msgspec.Struct, array_like=True, gc=False):
     """Consecutive sequences whose positions are a step apart."""
 
     first: int
@@ -40,18 +40,18 @@ class Run(msgspec.Struct, array_like=True, gc=False):
 class _Producer(msgspec.Struct, array_like=True):
     name: bytes
     top: int
-    runs: list[Run] = []
+    runs: list[SequenceRun] = []
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(list[_Producer])
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-def _first(run: Run) -> int:
+def _first(run: SequenceRun) -> int:
     return run.first
 
 
-class Producers:
+class DlogProducers:
     """All producers of a log, in the order in which they last wrote."""
 
     def __init__(self) -> None:
@@ -155,16 +155,16 @@ def decode_piece(piece: bytes | memoryview) -> list[_Producer]:
     return producers
 
 
-def _single(sequence: int, position: Position) -> Run:
-    return Run(sequence, sequence, position >> 64, position & _LOW)
+def _single(sequence: int, position: Position) -> SequenceRun:
+    return SequenceRun(sequence, sequence, position >> 64, position & _LOW)
 
 
-def _part(run: Run, first: int, last: int) -> Run:
+def _part(run: SequenceRun, first: int, last: int) -> SequenceRun:
     low = run.low + (first - run.first) * run.step
-    return Run(first, last, run.ledger, low, run.step if first < last else 0)
+    return SequenceRun(first, last, run.ledger, low, run.step if first < last else 0)
 
 
-def _extend(run: Run, sequence: int, position: Position) -> bool:
+def _extend(run: SequenceRun, sequence: int, position: Position) -> bool:
     """Whether the sequence goes on where the run ends, and at the same step."""
     if sequence != run.last + 1 or position >> 64 != run.ledger:
         return False

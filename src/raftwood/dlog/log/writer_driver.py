@@ -17,14 +17,13 @@ from raftwood.base.errors import (
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.errors import Fenced
-from raftwood.dlog.ledgers.ledger_store import LedgerStore, LedgerWriter
+from raftwood.dlog.ledgers.seams import LedgerStore, LedgerWriter
+from raftwood.dlog.log import writer_rules as on
+from raftwood.dlog.log.ledger_source import LedgerSource, closed_info, rebuild_producers
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta, decode_meta, encode_meta, meta_key
-from raftwood.dlog.log.opening import LedgerSource, closed_info, rebuild_producers
-from raftwood.dlog.log.producers import Producers
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules.events import Action, Event
-from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.log.producers import DlogProducers
+from raftwood.dlog.log.writer_rules import Action, Event, WriterPhase, WriterRules
+from raftwood.dlog.settings import DlogSettings
 
 LOG_PROPERTY = "raftwood-dlog"
 """Of a ledger: the token of the log that it was made for."""
@@ -32,7 +31,7 @@ _CONTENDED_PAUSES = 4
 _log = get_logger(__name__)
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class LogContext(msgspec.Struct, frozen=True):
     """What a log is made with."""
 
     environment: Environment
@@ -52,7 +51,7 @@ class WriterHost(Protocol):
         """From here on, once all before is acked."""
         ...
 
-    def known_is(self, producers: Producers, *, last_ms: int, appended_bytes: int) -> None:
+    def known_is(self, producers: DlogProducers, *, last_ms: int, appended_bytes: int) -> None:
         """What stands in the log that was taken over."""
         ...
 
@@ -72,7 +71,7 @@ class WriterHost(Protocol):
     def ended(self) -> None: ...
 
 
-class TakeOver(msgspec.Struct, frozen=True):
+class TakeOverTimes(msgspec.Struct, frozen=True):
     """How long each phase of a take-over took; `interruption_ms` is how long nobody could write."""
 
     read_ms: float
@@ -118,7 +117,7 @@ class _Troubles:
 class WriterDriver:
     """One for each writer; its answers come to the host."""
 
-    def __init__(self, name: str, around: Surroundings, host: WriterHost) -> None:
+    def __init__(self, name: str, around: LogContext, host: WriterHost) -> None:
         self.name = name
         self._around = around
         self._host = host
@@ -132,19 +131,19 @@ class WriterDriver:
         self._writers: dict[int, LedgerWriter] = {}
         self._pauses = 0
         self._troubles = _Troubles(name)
-        self._phase_ms: dict[Phase, float] = {}
+        self._phase_ms: dict[WriterPhase, float] = {}
         self._phase_since = asyncio.get_running_loop().time()
         self.verified_ns = 0
         """When the record was asked that had this writer in it."""
 
     @property
-    def take_over(self) -> TakeOver:
+    def take_over(self) -> TakeOverTimes:
         spent = self._phase_ms
-        return TakeOver(
-            spent.get(Phase.READING, 0.0),
-            spent.get(Phase.FENCING, 0.0),
-            spent.get(Phase.CREATING, 0.0),
-            spent.get(Phase.CLAIMING, 0.0),
+        return TakeOverTimes(
+            spent.get(WriterPhase.READING, 0.0),
+            spent.get(WriterPhase.FENCING, 0.0),
+            spent.get(WriterPhase.CREATING, 0.0),
+            spent.get(WriterPhase.CLAIMING, 0.0),
             self.rules.attempts + 1,
         )
 
@@ -173,16 +172,16 @@ class WriterDriver:
                 self._start(self._close(action.ledger))
             case on.DeleteLedger():
                 self._untidy.add(self._start(self._delete(action.ledger)))
-            case on.Write():
+            case on.WriteToLedger():
                 self._pauses = 0
                 self._troubles.end()
                 self._host.write_to(self._writers[action.ledger])
-            case on.Pause():
+            case on.PauseWriter():
                 self._start(self._pause(action))
             case on.GiveUp():
                 kind = NotFound if action.is_missing else Fenced
                 self._host.gave_up(kind(f"log {self.name!r}: {action.reason}"))
-            case on.End():
+            case on.EndWriter():
                 self._host.ended()
 
     def _start(self, work: Coroutine[None, None, Event | None]) -> "asyncio.Task[None]":
@@ -211,7 +210,7 @@ class WriterDriver:
 
     def _is_writer(self) -> bool:
         rules = self.rules
-        is_in_office = rules.phase in (Phase.CLAIMING, Phase.WRITING)
+        is_in_office = rules.phase in (WriterPhase.CLAIMING, WriterPhase.WRITING)
         return is_in_office and rules.meta is not None and rules.meta.writer == rules.writer
 
     async def _read_meta(self) -> Event:
@@ -287,8 +286,8 @@ class WriterDriver:
             self._troubles.add("ledger_not_created", error)
             return on.CreationFailed()
         self._writers[writer.ledger] = writer
-        if self.rules.phase is Phase.WRITING:
-            self._troubles.end()  # It was made ahead of need: no `Write` follows soon.
+        if self.rules.phase is WriterPhase.WRITING:
+            self._troubles.end()  # It was made ahead of need: no `WriteToLedger` follows soon.
         return on.LedgerCreated(writer.ledger, self._around.now_ms())
 
     async def _close(self, ledger: int) -> Event:
@@ -304,7 +303,7 @@ class WriterDriver:
         meta = self._meta()
         place = meta.place_of(ledger)
         created_ms = 0 if place is None else meta.ledgers[place].created_ms
-        return on.LedgerClosed(
+        return on.LedgerEnded(
             LedgerInfo(
                 ledger,
                 created_ms,
@@ -325,7 +324,7 @@ class WriterDriver:
         except RaftwoodError as error:
             _log.warning("ledger_not_deleted", log=self.name, ledger=ledger, error=error.message)
 
-    async def _pause(self, action: on.Pause) -> Event:
+    async def _pause(self, action: on.PauseWriter) -> Event:
         if action.is_contended:
             # Whoever has lost most waits least: with pauses that grow, newcomers win for ever.
             longest_ms = _CONTENDED_PAUSES * self._around.settings.pause_ms / self.rules.attempts

@@ -15,7 +15,10 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
-from raftwood.loghub.controls import (
+from raftwood.loghub.wire import (
+    CLUSTER,
+    CONTROL,
+    KEY_ROLE,
     AnyControl,
     GetCheckpoints,
     GetLogstore,
@@ -32,7 +35,6 @@ from raftwood.loghub.controls import (
     decode_control_answer,
     encode_control,
 )
-from raftwood.loghub.wire import CLUSTER, CONTROL, KEY_ROLE
 from raftwood.net import (
     Backoff,
     Channel,
@@ -47,7 +49,7 @@ from raftwood.net import (
     TypedMethod,
     connect,
 )
-from raftwood.net.store_names import split_address
+from raftwood.net.identity import split_address
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

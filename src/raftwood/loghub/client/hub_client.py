@@ -17,16 +17,21 @@ from raftwood.base.position import Position, parse_position, position_from_bytes
 from raftwood.loghub.batches import Batch
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
-from raftwood.loghub.client.pulls import pull
+from raftwood.loghub.client.pulled_batches import pull
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
 from raftwood.loghub.client.reader_checkpoints import ReaderCheckpoints
-from raftwood.loghub.controls import (
+from raftwood.loghub.model import LogKind, Logstore, Project, Shard
+from raftwood.loghub.wire import (
+    CURSOR,
+    DESCRIBE,
+    PUT,
+    SHARDS,
     AnyControl,
-    Checkpoint,
     ConsumerGroupView,
     CreateConsumerGroup,
     CreateLogstore,
     CreateProject,
+    CursorRequest,
     DeleteConsumerGroup,
     DeleteLogstore,
     DeleteProject,
@@ -34,6 +39,7 @@ from raftwood.loghub.controls import (
     GetCheckpoints,
     GetLogstore,
     GetProject,
+    GroupCheckpoint,
     ListConsumerGroups,
     ListLogstores,
     ListProjects,
@@ -41,25 +47,17 @@ from raftwood.loghub.controls import (
     LogstoreOptions,
     MergeShard,
     ProjectList,
+    Pulled,
+    PutRequest,
     SetCheckpoint,
+    ShardDetail,
     SplitShard,
+    StreamRequest,
     TruncateShard,
     UpdateConsumerGroup,
     UpdateLogstore,
     UpdateProject,
-)
-from raftwood.loghub.cursors import encode_cursor
-from raftwood.loghub.model import LogKind, Logstore, Project, Shard
-from raftwood.loghub.wire import (
-    CURSOR,
-    DESCRIBE,
-    PUT,
-    SHARDS,
-    CursorRequest,
-    Pulled,
-    PutRequest,
-    ShardDetail,
-    StreamRequest,
+    encode_cursor,
     encode_put,
 )
 from raftwood.net import ClientTls, Secret
@@ -370,8 +368,8 @@ class AsyncLogHubClient:
 
     async def checkpoints(
         self, project: str, logstore: str, group: str, *, shard: int | None = None
-    ) -> list[Checkpoint]:
-        found: list[Checkpoint] = await self._do(
+    ) -> list[GroupCheckpoint]:
+        found: list[GroupCheckpoint] = await self._do(
             GetCheckpoints(project=project, logstore=logstore, group=group, shard=shard)
         )
         return found

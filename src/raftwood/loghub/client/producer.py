@@ -5,22 +5,451 @@
         await delivery
 
 `send` waits only where the producer holds as much as it may. Records go out at once where nothing
-is under way to their shard; while something is, the next ones gather.
+is under way to their shard; while something is, the next ones gather. A record under way is a
+`Delivery`: await it, or ask it later. `ProducerSender` carries out what `producer_rules` decides,
+and holds records until they are settled, within a bound on memory.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
+import msgspec
+
+from raftwood.base.compression import Codec, compress
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
-from raftwood.loghub.client.deliveries import AnyDelivery, BatchDelivery, Delivery
+from raftwood.base.errors import (
+    Cancelled,
+    ConnectionLost,
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    LogSealed,
+    Overloaded,
+    ProtocolError,
+    RaftwoodError,
+    Unauthenticated,
+    Unavailable,
+)
+from raftwood.base.files import Buffer
+from raftwood.base.position import Position, position_from_bytes
+from raftwood.loghub.batches import Batch as PutBatch
+from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.log_encoding import encode_record, encode_shared
-from raftwood.loghub.client.sending import ProducerSettings, Sending
-from raftwood.loghub.key_ranges import hash_key
-from raftwood.loghub.wire import StreamRequest
+from raftwood.loghub.client.producer_rules import (
+    NEVER,
+    AskForShards,
+    ProducerBatch,
+    ProducerLimits,
+    ProducerRecord,
+    ProducerRules,
+    SendToShard,
+    Settle,
+    ShardLane,
+)
+from raftwood.loghub.errors import DeliveryUnknown, NotDelivered, ShardNotFound, ShardReadonly
+from raftwood.loghub.shards import hash_key
+from raftwood.loghub.wire import PUT, SHARDS, PutRequest, StreamRequest, encode_put
+from raftwood.net import Payload
 
 __all__ = ["AsyncProducer", "ProducerSettings"]
+
+RECORD_OVERHEAD_BYTES: Final = 256
+"""What a record takes in memory beside its bytes."""
+
+
+class Delivered(msgspec.Struct, frozen=True, gc=False):
+    """Where a record stands, with the rest of its batch."""
+
+    shard: int
+    position: Position
+
+
+class Delivery(ProducerRecord, gc=False, eq=False):
+    """Await it for a `Delivered`, or the error that says whether the record may be stored."""
+
+    _outcome: Delivered | RaftwoodError | None = None
+    _callbacks: list[Callable[[], None]] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._outcome is not None
+
+    def result(self) -> Delivered:
+        """The outcome, once it is there."""
+        outcome = self._outcome
+        if isinstance(outcome, Delivered):
+            return outcome
+        if outcome is None:
+            raise InvalidInput("the record is still under way: await its delivery first")
+        raise type(outcome)(outcome.message)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call it once the outcome is there, on the producer's loop; at once where it is."""
+        if self._callbacks is None:
+            self._callbacks = []
+        callbacks = self._callbacks
+        callbacks.append(callback)
+        # Another thread may have come in between, and then has not seen the callback.
+        if self._outcome is not None and self._callbacks is callbacks:
+            self._callbacks = None
+            callback()
+
+    def __await__(self) -> Generator[Any, None, Delivered]:
+        if self._outcome is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_done(partial(_wake, future))
+            yield from future
+        return self.result()
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class BatchDelivery(Delivery, gc=False, eq=False):
+    """Of many records that stay together: an Arrow batch."""
+
+    is_whole = True
+
+
+AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
+
+
+def is_settled(record: ProducerRecord) -> bool:
+    assert isinstance(record, Delivery)
+    return record._outcome is not None
+
+
+def settle_all(
+    records: Iterable[ProducerRecord], outcome: Delivered | RaftwoodError
+) -> tuple[int, int]:
+    """For the producer; only a record's first outcome counts. How many were settled, and their
+    bytes in memory."""
+    count = size = 0
+    for record in records:
+        assert isinstance(record, Delivery)
+        if record._outcome is None:
+            record._outcome = outcome
+            count += record.count
+            size += record.size + RECORD_OVERHEAD_BYTES
+            if record._callbacks:
+                callbacks, record._callbacks = record._callbacks, None
+                for callback in callbacks:
+                    callback()
+    return count, size
+
+
+_DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
+"""After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
+
+
+class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How records make batches, and what a producer holds."""
+
+    codec: Codec = Codec.LZ4
+    linger_ms: int = 0
+    """How long records wait for more where nothing is under way."""
+    batch_records_max: int = 16_384
+    batch_bytes_max: int = 1 << 20
+    memory_bytes_max: int = 64 << 20
+    """Of records that are not settled yet; beyond it `send` waits."""
+    delivery_timeout_ms: int = 30_000
+    attempt_timeout_ms: int = 5_000
+
+    def limits(self) -> ProducerLimits:
+        return ProducerLimits(
+            delivery_timeout_s=self.delivery_timeout_ms / 1000,
+            batch_records_max=self.batch_records_max,
+            batch_bytes_max=self.batch_bytes_max,
+            linger_s=self.linger_ms / 1000,
+        )
+
+
+class ProducerSender:
+    """One producer's."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        gateways: Gateways,
+        stream: StreamRequest,
+        settings: ProducerSettings,
+    ) -> None:
+        self._gateways = gateways
+        self._stream = stream
+        self._settings = settings
+        self._name = f"producer-{environment.random.randbytes(16).hex()}"
+        self._loop = asyncio.get_running_loop()
+        self._rules = ProducerRules(settings.limits())
+        self._add = self._rules.add
+        self._deadline = 0.0
+        """Of the records that come before the next turn."""
+        self._timeout_s = settings.delivery_timeout_ms / 1000
+        self.memory_max = settings.memory_bytes_max
+        """What may be held; 0 once it is closed."""
+        self.pause_at = 0
+        """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
+        self.held_bytes = 0
+        """Of records that are not settled yet."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """Who waits for room, or for all to be settled."""
+        self._is_scheduled = False
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = NEVER
+        self._asking: asyncio.Task[None] | None = None
+        self._last_error: RaftwoodError | None = None
+        self._first_failure: RaftwoodError | None = None
+        self._is_closed = False
+        self.on_settled: Callable[[], None] | None = None
+        """Told that there is room again; for whoever waits in another thread."""
+        self.stored = 0
+        """Records; those below as well."""
+        self.failed = 0
+        self.retries = 0
+        """Batches that were sent again."""
+
+    def accept(self, delivery: AnyDelivery, *, is_counted: bool = False) -> AnyDelivery:
+        """Take what `encode` made; `is_counted` where its sender was told that there is room."""
+        if self.held_bytes >= self.memory_max and not is_counted:
+            raise self._full()
+        if not self._is_scheduled:
+            self._schedule()
+        self.held_bytes += delivery.size + RECORD_OVERHEAD_BYTES
+        delivery.deadline = self._deadline
+        self._add(delivery)
+        return delivery
+
+    # Bounds
+
+    def _full(self) -> Unavailable:
+        if self._is_closed:
+            return Unavailable("the producer is closed: make another one")
+        why = "" if self._last_error is None else f" ({self._last_error.message})"
+        return Overloaded(
+            f"the producer holds {self.held_bytes} bytes that are not stored yet{why}: send more "
+            "slowly, or raise memory_bytes_max"
+        )
+
+    async def room(self) -> None:
+        """Wait for it, as long as a record may take; where there is some, for the loop's turn."""
+        if self.held_bytes < self.memory_max:
+            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self.held_bytes >= self.memory_max and not self._is_closed:
+                    await self._change()
+        except TimeoutError:
+            raise self._full() from None
+
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def flush(self) -> None:
+        """Wait until what was taken before is settled; raises the first failure since the last
+        flush."""
+        self._rules.is_hurried = True
+        self._schedule()
+        pending = self._rules.outstanding()
+        try:
+            while self.held_bytes and pending:
+                if is_settled(pending[-1]):
+                    pending.pop()
+                else:
+                    await self._change()
+        finally:
+            self._rules.is_hurried = False
+        failure, self._first_failure = self._first_failure, None
+        if failure is not None:
+            raise type(failure)(failure.message)
+
+    async def close(self, *, is_waiting: bool = True) -> None:
+        """Flush, unless nobody waits for it: then what is not stored fails."""
+        if self._is_closed:
+            return
+        try:
+            if is_waiting:
+                await self.flush()
+        finally:
+            self._is_closed = True
+            self.memory_max = self.pause_at = 0
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.gather(self._asking, return_exceptions=True)
+            waiting, unknown = self._rules.abandon()
+            self._fail(waiting, NotDelivered("the producer was closed before the record was sent"))
+            self._fail(unknown, DeliveryUnknown("the producer was closed before an answer came"))
+
+    # What the rules say
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.pause_at = min(
+                self.memory_max, self.held_bytes + 2 * self._settings.batch_bytes_max
+            )
+            self._deadline = self._loop.time() + self._timeout_s
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self._is_closed:
+            return
+        for action in self._rules.actions(self._loop.time()):
+            if isinstance(action, SendToShard):
+                self._send(action.lane, action.batch)
+            elif isinstance(action, AskForShards):
+                self._asking = self._loop.create_task(self._ask_for_shards())
+            elif isinstance(action, Settle):
+                self._expired(action)
+        due = self._rules.due
+        # Not `timer.when()`: where it is due at once, uvloop's has none.
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._timer_fired)
+            self._timer_due = due
+
+    def _timer_fired(self) -> None:
+        self._timer, self._timer_due = None, NEVER
+        self._turn()
+
+    def _send(self, lane: ShardLane, batch: ProducerBatch) -> None:
+        self.retries += lane.attempts > 0
+        try:
+            channel = self._gateways.pick(lane.shard + lane.attempts)
+            future = channel.call(
+                PUT, self._request(lane, batch), self._settings.attempt_timeout_ms
+            )
+        except (Unavailable, Unauthenticated) as error:
+            self._last_error = error
+            self._rules.put_off(lane, now=self._loop.time())
+            self._schedule()
+        except RaftwoodError as error:
+            self._failed(lane, error)
+        else:
+            batch.was_sent = True
+            future.add_done_callback(partial(self._answered, lane))
+
+    def _request(self, lane: ShardLane, batch: ProducerBatch) -> list[Buffer]:
+        records, stream = batch.records, self._stream
+        first = records[0]
+        if first.is_whole:
+            body, kind = first.data, Format.ARROW
+        else:
+            parts = [record.data for record in records]
+            if first.shared:
+                parts.append(first.shared)
+            body, kind = b"".join(parts), Format.LOG_GROUP
+        put = PutBatch(
+            body=compress(body, self._settings.codec),
+            format=kind,
+            codec=self._settings.codec,
+            raw_bytes=len(body),
+            records=first.count if first.is_whole else len(records),
+        )
+        return encode_put(
+            PutRequest(stream.project, stream.logstore, lane.shard, self._name, batch.sequence, put)
+        )
+
+    def _answered(self, lane: ShardLane, future: "asyncio.Future[Payload]") -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if self._is_closed:
+            return  # its records were told that nobody knows
+        if error is None:
+            self._stored(lane, future.result())
+        elif isinstance(error, RaftwoodError):
+            self._failed(lane, error)
+        else:
+            raise error
+        self._turn()
+
+    def _stored(self, lane: ShardLane, payload: Payload) -> None:
+        records = self._rules.stored(lane).records
+        self._last_error = None
+        self.stored += self._settle(
+            records, Delivered(lane.shard, position_from_bytes(bytes(payload)))
+        )
+
+    def _failed(self, lane: ShardLane, error: RaftwoodError) -> None:
+        now = self._loop.time()
+        self._last_error = error
+        if isinstance(error, ShardReadonly | LogSealed):
+            self._rules.readonly(lane)
+        elif isinstance(error, ShardNotFound):
+            batch = self._rules.gone(lane)
+            if batch is not None:
+                self._fail(batch.records, DeliveryUnknown(error.message))
+        elif isinstance(error, _DOUBTFUL):
+            self._rules.lost(lane, now=now)
+        elif isinstance(error, Unavailable):
+            self._rules.put_off(lane, now=now)
+        else:
+            batch = self._rules.refused(lane)
+            self._fail(
+                batch.records,
+                DeliveryUnknown(error.message) if batch.is_doubtful else error,
+            )
+        self._schedule()
+
+    async def _ask_for_shards(self) -> None:
+        try:
+            shards = await self._gateways.ask(
+                SHARDS, self._stream, timeout_ms=self._settings.attempt_timeout_ms
+            )
+        except RaftwoodError as error:
+            self._last_error = error
+            if isinstance(error, Unavailable | DeadlineExceeded):
+                self._rules.not_learned(now=self._loop.time())
+            else:
+                self._fail(self._rules.no_shards(now=self._loop.time()), error)
+        else:
+            self._rules.learned(shards, now=self._loop.time())
+        self._schedule()
+
+    # Outcomes
+
+    def _expired(self, settle: Settle) -> None:
+        timeout_ms = self._settings.delivery_timeout_ms
+        why = "" if self._last_error is None else f" ({self._last_error.message})"
+        if settle.is_unknown:
+            error: RaftwoodError = DeliveryUnknown(
+                f"no answer in {timeout_ms} ms{why}: the record may be stored, now or later"
+            )
+        else:
+            error = NotDelivered(
+                f"the record could not be stored in {timeout_ms} ms{why}: send it again, or raise "
+                "delivery_timeout_ms"
+            )
+        self._fail(settle.records, error)
+
+    def _fail(self, records: Iterable[ProducerRecord], error: RaftwoodError) -> None:
+        count = self._settle(records, error)
+        self.failed += count
+        if count and self._first_failure is None:
+            self._first_failure = error
+
+    def _settle(self, records: Iterable[ProducerRecord], outcome: Delivered | RaftwoodError) -> int:
+        count, size = settle_all(records, outcome)
+        self.held_bytes -= size
+        if self.on_settled is not None:
+            self.on_settled()
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        return count
+
 
 _CACHE_MAX: Final = 4096
 _NO_TAGS: Final[Mapping[str, str]] = {}
@@ -43,7 +472,7 @@ class AsyncProducer:
         self.logstore = logstore
         self._wall_ns = environment.clock.wall_ns
         stream = StreamRequest(project, logstore)
-        self.sending = Sending(environment, gateways, stream, self.settings)
+        self.sending = ProducerSender(environment, gateways, stream, self.settings)
         """What was taken, and how it fares."""
         self._accept = self.sending.accept
         self._routes: dict[str | bytes, str] = {}

@@ -1,4 +1,4 @@
-"""Which records go where, and when: the rules of a producer, without I/O, clock or randomness.
+"""The rules of a producer: which records go to which shard, and when. No I/O, clock or randomness.
 
 Each shard has a lane: the records for it in order, and one batch under way at the most, under the
 lane's next sequence. So records of one key are stored in the order they were given in:
@@ -18,14 +18,85 @@ The caller feeds events (`add`, `stored`, …), then does what `actions` says.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from raftwood.base.errors import InvariantViolated
-from raftwood.loghub.client.lanes import Batch, Lane, Record
-from raftwood.loghub.key_ranges import covers_all
 from raftwood.loghub.model import Shard, ShardStatus
+from raftwood.loghub.shards import contains, covers_all
+
+
+class ProducerRecord(msgspec.Struct, gc=False, eq=False):
+    """One record, or several that were given as one batch and stay together.
+
+    It is not tracked for garbage: there may be very many, and each ends with its outcome.
+    """
+
+    is_whole: ClassVar[bool] = False
+    """It is a batch by itself."""
+    data: bytes
+    size: int
+    route: str | None
+    """Where its key stands among the ranges; None where it has no key."""
+    shared: bytes = b""
+    """What all records of a batch have alike: topic, source and tags, encoded."""
+    deadline: float = 0.0
+    count: int = 1
+
+
+class ProducerBatch:
+    """Records that are sent as one, under one sequence, for as often as it takes."""
+
+    __slots__ = ("is_doubtful", "records", "sequence", "settled", "was_sent")
+
+    def __init__(self, sequence: int, records: list[ProducerRecord]) -> None:
+        self.sequence = sequence
+        self.records = records
+        self.settled = 0
+        """So many records at the front have run out of time, and were told so."""
+        self.was_sent = False
+        """Set by whoever sends it, at the first byte."""
+        self.is_doubtful = False
+        """An answer was lost: it may be stored."""
+
+
+class ShardLane:
+    """The records for one shard, in order."""
+
+    __slots__ = (
+        "attempts",
+        "batch",
+        "begin",
+        "end",
+        "is_sealed",
+        "is_under_way",
+        "log",
+        "queue",
+        "retry_at",
+        "shard",
+    )
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard.id
+        self.log = shard.log
+        """Another one where the logstore was made anew."""
+        self.begin = shard.begin
+        self.end = shard.end
+        self.queue: deque[ProducerRecord] = deque()
+        self.batch: ProducerBatch | None = None
+        """The one that is to be stored before all in the queue."""
+        self.is_under_way = False
+        """The batch was sent, and its answer is awaited."""
+        self.attempts = 0
+        """Failed ones since the last success."""
+        self.retry_at = 0.0
+        self.is_sealed = False
+        """The shard takes no more; its records wait for the shards to be known."""
+
+    def holds(self, route: str) -> bool:
+        return contains(self.begin, self.end, route)
+
 
 NEVER: Final = float("inf")
 _WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
@@ -48,11 +119,11 @@ class ProducerLimits(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts, 16)))
 
 
-class Send(msgspec.Struct, frozen=True):
+class SendToShard(msgspec.Struct, frozen=True):
     """Send the lane's batch, for the first time or again."""
 
-    lane: Lane
-    batch: Batch
+    lane: ShardLane
+    batch: ProducerBatch
 
 
 class AskForShards(msgspec.Struct, frozen=True):
@@ -62,12 +133,12 @@ class AskForShards(msgspec.Struct, frozen=True):
 class Settle(msgspec.Struct, frozen=True):
     """Tell whoever waits for these records that their time is over."""
 
-    records: Sequence[Record]
+    records: Sequence[ProducerRecord]
     is_unknown: bool
     """Whether they may be stored all the same, now or later."""
 
 
-Action = Send | AskForShards | Settle
+Action = SendToShard | AskForShards | Settle
 
 
 class ProducerRules:
@@ -75,16 +146,16 @@ class ProducerRules:
 
     def __init__(self, limits: ProducerLimits) -> None:
         self._limits = limits
-        self._in_order: list[Lane] = []
+        self._in_order: list[ShardLane] = []
         """Of the shards that can be written, in order of their ranges."""
         self._begins: list[str] = []
         """Where these ranges begin."""
-        self._retired: list[Lane] = []
+        self._retired: list[ShardLane] = []
         """Lanes of shards that take no more, with a batch that is not answered yet."""
-        self._routes: dict[str, Lane] = {}
-        self._unrouted: deque[Record] = deque()
+        self._routes: dict[str, ShardLane] = {}
+        self._unrouted: deque[ProducerRecord] = deque()
         """Records that came before the shards were known."""
-        self._keyless: Lane | None = None
+        self._keyless: ShardLane | None = None
         """Takes the records without a key for now, and so many bytes more."""
         self._keyless_room = 0
         self._keyless_turn = 0
@@ -99,7 +170,7 @@ class ProducerRules:
 
     # Events
 
-    def add(self, record: Record) -> None:
+    def add(self, record: ProducerRecord) -> None:
         """One more record to be stored."""
         route = record.route
         if route is not None:
@@ -114,21 +185,21 @@ class ProducerRules:
         else:
             lane.queue.append(record)
 
-    def stored(self, lane: Lane) -> Batch:
+    def stored(self, lane: ShardLane) -> ProducerBatch:
         """The batch under way is stored, which ends it."""
         return self._end(lane)
 
-    def refused(self, lane: Lane) -> Batch:
+    def refused(self, lane: ShardLane) -> ProducerBatch:
         """The batch will never be taken as it is, which ends it."""
         return self._end(lane)
 
-    def lost(self, lane: Lane, *, now: float) -> None:
+    def lost(self, lane: ShardLane, *, now: float) -> None:
         """No answer: the batch may be stored or not, so it is sent again as it was."""
         assert lane.batch is not None
         lane.batch.is_doubtful = True
         self._try_later(lane, now)
 
-    def put_off(self, lane: Lane, *, now: float) -> None:
+    def put_off(self, lane: ShardLane, *, now: float) -> None:
         """The batch was not stored, but may be later."""
         self._try_later(lane, now)
         batch = lane.batch
@@ -137,12 +208,12 @@ class ProducerRules:
             lane.queue.extendleft(reversed(self._take(lane).records))
             self._move_on()
 
-    def readonly(self, lane: Lane) -> None:
+    def readonly(self, lane: ShardLane) -> None:
         """The shard was split or merged: the batch is not stored there and never will be."""
         lane.queue.extendleft(reversed(self._take(lane).records))
         self._seal(lane)
 
-    def gone(self, lane: Lane) -> Batch | None:
+    def gone(self, lane: ShardLane) -> ProducerBatch | None:
         """The shard was deleted: the batch is answered where it may have been stored before."""
         assert lane.batch is not None
         if not lane.batch.is_doubtful:
@@ -162,7 +233,7 @@ class ProducerRules:
             return
         known = {lane.log: lane for lane in self._in_order}
         self._in_order = [
-            known.pop(each.log) if each.log in known else Lane(each) for each in writable
+            known.pop(each.log) if each.log in known else ShardLane(each) for each in writable
         ]
         self._begins = [each.begin for each in writable]
         self._retired += known.values()
@@ -179,7 +250,7 @@ class ProducerRules:
         self._asks += 1
         self._ask_at = now + self._limits.retry_delay_s(self._asks)
 
-    def no_shards(self, *, now: float) -> list[Record]:
+    def no_shards(self, *, now: float) -> list[ProducerRecord]:
         """There is no such logstore for this producer: the records that wait for its shards."""
         self.not_learned(now=now)
         waiting = list(self._unrouted)
@@ -210,15 +281,15 @@ class ProducerRules:
             actions.append(AskForShards())
         return actions
 
-    def outstanding(self) -> list[Record]:
+    def outstanding(self) -> list[ProducerRecord]:
         """All that waits or is under way."""
         waiting, unknown = self.abandon()
         return waiting + unknown
 
-    def abandon(self) -> tuple[list[Record], list[Record]]:
+    def abandon(self) -> tuple[list[ProducerRecord], list[ProducerRecord]]:
         """At the end: the records that are not stored, and those of which it is unknown."""
-        waiting: list[Record] = list(self._unrouted)
-        unknown: list[Record] = []
+        waiting: list[ProducerRecord] = list(self._unrouted)
+        unknown: list[ProducerRecord] = []
         for lane in [*self._in_order, *self._retired]:
             if lane.batch is not None:
                 (unknown if lane.batch.was_sent else waiting).extend(lane.batch.records)
@@ -227,7 +298,7 @@ class ProducerRules:
 
     # Routing
 
-    def _lane_of(self, route: str) -> Lane | None:
+    def _lane_of(self, route: str) -> ShardLane | None:
         lane = next((each for each in self._retired if each.holds(route)), None)
         if lane is None:
             if not self._begins:
@@ -238,7 +309,7 @@ class ProducerRules:
         self._routes[route] = lane
         return lane
 
-    def _next_keyless(self) -> Lane | None:
+    def _next_keyless(self) -> ShardLane | None:
         """The next shard in turn, those first that answer."""
         lanes = self._in_order
         if not lanes:
@@ -266,7 +337,7 @@ class ProducerRules:
 
     # Batches
 
-    def _serve(self, lane: Lane, now: float, actions: list[Action]) -> None:
+    def _serve(self, lane: ShardLane, now: float, actions: list[Action]) -> None:
         if lane.is_under_way:
             return
         if lane.batch is None and (
@@ -279,9 +350,9 @@ class ProducerRules:
         if lane.batch is None:
             lane.batch = self._gather(lane)
         lane.is_under_way = True
-        actions.append(Send(lane, lane.batch))
+        actions.append(SendToShard(lane, lane.batch))
 
-    def _gather(self, lane: Lane) -> Batch:
+    def _gather(self, lane: ShardLane) -> ProducerBatch:
         """The records at the front that fit into one batch and share what a batch has once."""
         limits, queue = self._limits, lane.queue
         take = queue.popleft
@@ -298,9 +369,9 @@ class ProducerRules:
                 records.append(record)
         sequence = self._sequences.get(lane.shard, 0) + 1
         self._sequences[lane.shard] = sequence
-        return Batch(sequence, records)
+        return ProducerBatch(sequence, records)
 
-    def _lingers(self, queue: deque[Record], now: float) -> bool:
+    def _lingers(self, queue: deque[ProducerRecord], now: float) -> bool:
         """Whether to wait for more records."""
         limits = self._limits
         if not limits.linger_s or self.is_hurried or self._is_full(queue):
@@ -311,26 +382,26 @@ class ProducerRules:
         self._wake_at(until)
         return True
 
-    def _is_full(self, queue: deque[Record]) -> bool:
+    def _is_full(self, queue: deque[ProducerRecord]) -> bool:
         if len(queue) >= self._limits.batch_records_max or queue[0].is_whole:
             return True
         # An exact sum is not worth its time: the average of the first few will do.
         few = [queue[place].size for place in range(min(len(queue), 8))]
         return sum(few) / len(few) * len(queue) >= self._limits.batch_bytes_max
 
-    def _end(self, lane: Lane) -> Batch:
+    def _end(self, lane: ShardLane) -> ProducerBatch:
         batch = self._take(lane)
         lane.attempts = 0
         self._leave(lane)
         self._move_on()
         return batch
 
-    def _leave(self, lane: Lane) -> None:
+    def _leave(self, lane: ShardLane) -> None:
         """It is another lane's turn to take records without a key."""
         if lane is self._keyless:
             self._keyless = None
 
-    def _take(self, lane: Lane) -> Batch:
+    def _take(self, lane: ShardLane) -> ProducerBatch:
         batch = lane.batch
         if batch is None:
             raise InvariantViolated(f"shard {lane.shard} answered, and nothing was sent")
@@ -338,13 +409,13 @@ class ProducerRules:
         lane.is_under_way = False
         return batch
 
-    def _seal(self, lane: Lane) -> None:
+    def _seal(self, lane: ShardLane) -> None:
         lane.is_sealed = True
         self._leave(lane)
         self._ask_at = 0.0
         self._move_on()
 
-    def _try_later(self, lane: Lane, now: float) -> None:
+    def _try_later(self, lane: ShardLane, now: float) -> None:
         lane.is_under_way = False
         lane.attempts += 1
         self._leave(lane)
@@ -353,7 +424,7 @@ class ProducerRules:
     # Time
 
     def _expire(self, now: float, actions: list[Action]) -> None:
-        late: list[Record] = []
+        late: list[ProducerRecord] = []
         self._expire_queue(self._unrouted, now, late)
         for lane in [*self._in_order, *self._retired]:
             self._expire_queue(lane.queue, now, late)
@@ -362,14 +433,21 @@ class ProducerRules:
         if late:
             actions.append(Settle(late, is_unknown=False))
 
-    def _expire_queue(self, queue: deque[Record], now: float, late: list[Record]) -> None:
+    def _expire_queue(
+        self, queue: deque[ProducerRecord], now: float, late: list[ProducerRecord]
+    ) -> None:
         while queue and queue[0].deadline <= now:
             late.append(queue.popleft())
         if queue:
             self._wake_at(queue[0].deadline)
 
     def _expire_batch(
-        self, lane: Lane, batch: Batch, now: float, late: list[Record], actions: list[Action]
+        self,
+        lane: ShardLane,
+        batch: ProducerBatch,
+        now: float,
+        late: list[ProducerRecord],
+        actions: list[Action],
     ) -> None:
         first = last = batch.settled
         while last < len(batch.records) and batch.records[last].deadline <= now:

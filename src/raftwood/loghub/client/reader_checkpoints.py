@@ -5,9 +5,14 @@ from contextlib import suppress
 
 from raftwood.base.position import Position
 from raftwood.loghub.client.gateways import Gateways
-from raftwood.loghub.controls import CreateConsumerGroup, GetCheckpoints, SetCheckpoint
-from raftwood.loghub.cursors import decode_cursor, encode_cursor
 from raftwood.loghub.errors import ConsumerGroupExists, ConsumerGroupNotFound, ShardNotFound
+from raftwood.loghub.wire import (
+    CreateConsumerGroup,
+    GetCheckpoints,
+    SetCheckpoint,
+    decode_cursor,
+    encode_cursor,
+)
 
 _TIMEOUT_MS = 15_000
 

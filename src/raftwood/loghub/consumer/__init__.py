@@ -1,28 +1,29 @@
 """Workers that share a logstore's shards by leases, kept in a store of the user's choice.
 
-Users start at `worker`, or at `iterating` for `async for`; `processor` is what they write. Readers
-start at `leases`, the model; `rules` decides, without I/O; `lease_store` is the seam to what keeps
-the rows, and `stores` has what stands behind it; `source` is the seam to what is consumed, and
-`sources` has LogHub and Kafka. What is listed here is loaded when it is first used.
+Imports `loghub.client`, what LogHub's packages share, and `base`. Users start at `worker`, or at
+`iterator` for `async for`; `processor` is what they write. Readers start at `leases`, the model and
+the seam to what keeps the rows; `lease_agent` and `lease_plan` decide, without I/O. Stores are
+`memory_store`, `meta_store` and `sql_store`; `source` is the seam to what is consumed, with
+`loghub_source` and `kafka_source`. What is listed here is loaded when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raftwood.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from raftwood.loghub.consumer.errors import LeaseLost, NameTaken
-    from raftwood.loghub.consumer.iterating import Consumer
-    from raftwood.loghub.consumer.lease_store import LeaseStore
-    from raftwood.loghub.consumer.leases import LeaseTimes, signature
+    from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, CheckpointTracker
+    from raftwood.loghub.consumer.iterator import Consumer
+    from raftwood.loghub.consumer.kafka_source import KafkaSource
+    from raftwood.loghub.consumer.leases import LeaseStore, LeaseTimes, signature
+    from raftwood.loghub.consumer.loghub_source import LogHubSource
+    from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
+    from raftwood.loghub.consumer.meta_store import MetaLeaseStore
     from raftwood.loghub.consumer.processor import AsyncProcessor, Processor, ProcessorFactory
     from raftwood.loghub.consumer.source import ShardBatch, ShardSource
-    from raftwood.loghub.consumer.sources.kafka import KafkaSource
-    from raftwood.loghub.consumer.sources.loghub import LogHubSource
-    from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-    from raftwood.loghub.consumer.stores.meta import MetaLeaseStore
-    from raftwood.loghub.consumer.stores.sql import SqlLeaseStore
-    from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker, CheckpointTracker
+    from raftwood.loghub.consumer.sql_store import SqlLeaseStore
     from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+    from raftwood.loghub.errors import LeaseLost, NameTaken
 
 __all__ = [
     "AsyncCheckpointTracker",
@@ -47,25 +48,40 @@ __all__ = [
     "signature",
 ]
 
-_MODULES = {
-    "errors": ("LeaseLost", "NameTaken"),
-    "iterating": ("Consumer",),
-    "lease_store": ("LeaseStore",),
-    "leases": ("LeaseTimes", "signature"),
-    "processor": ("AsyncProcessor", "Processor", "ProcessorFactory"),
-    "source": ("ShardBatch", "ShardSource"),
-    "sources.kafka": ("KafkaSource",),
-    "sources.loghub": ("LogHubSource",),
-    "stores.memory": ("MemoryLeaseStore",),
-    "stores.meta": ("MetaLeaseStore",),
-    "stores.sql": ("SqlLeaseStore",),
-    "trackers": ("AsyncCheckpointTracker", "CheckpointTracker"),
-    "worker": ("Worker", "WorkerConfig"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "raftwood.loghub.consumer.checkpoints": (
+            "AsyncCheckpointTracker",
+            "CheckpointTracker",
+        ),
+        "raftwood.loghub.consumer.iterator": ("Consumer",),
+        "raftwood.loghub.consumer.kafka_source": ("KafkaSource",),
+        "raftwood.loghub.consumer.leases": (
+            "LeaseStore",
+            "LeaseTimes",
+            "signature",
+        ),
+        "raftwood.loghub.consumer.loghub_source": ("LogHubSource",),
+        "raftwood.loghub.consumer.memory_store": ("MemoryLeaseStore",),
+        "raftwood.loghub.consumer.meta_store": ("MetaLeaseStore",),
+        "raftwood.loghub.consumer.processor": (
+            "AsyncProcessor",
+            "Processor",
+            "ProcessorFactory",
+        ),
+        "raftwood.loghub.consumer.source": (
+            "ShardBatch",
+            "ShardSource",
+        ),
+        "raftwood.loghub.consumer.sql_store": ("SqlLeaseStore",),
+        "raftwood.loghub.consumer.worker": (
+            "Worker",
+            "WorkerConfig",
+        ),
+        "raftwood.loghub.errors": (
+            "LeaseLost",
+            "NameTaken",
+        ),
+    },
+)

@@ -12,15 +12,13 @@ from typing import Any, Final, Literal
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.loghub.consumer.errors import LeaseLost
-from raftwood.loghub.consumer.leases import Lease
-from raftwood.loghub.consumer.processor import AsyncProcessor, ProcessorFactory
-from raftwood.loghub.consumer.rules.steps import StopReason
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, LeaseTenure
+from raftwood.loghub.consumer.lease_events import StopReason
+from raftwood.loghub.consumer.leases import ShardLease
+from raftwood.loghub.consumer.processor import AsyncProcessor, ProcessorFactory, ProcessorThreads
 from raftwood.loghub.consumer.source import ShardRead, ShardSource
-from raftwood.loghub.consumer.tenure import Tenure
-from raftwood.loghub.consumer.threads import ProcessorThreads
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker_metrics import ShardMeter
+from raftwood.loghub.errors import LeaseLost
 
 _log = get_logger("consumer")
 
@@ -30,7 +28,7 @@ READ_PAUSE_S: Final = 0.2
 READ_PAUSE_LONGEST_S: Final = 5.0
 
 
-class State(Enum):
+class ShardConsumerState(Enum):
     """Where a consumer is."""
 
     INITIALIZING = auto()
@@ -39,7 +37,7 @@ class State(Enum):
     STOP_COMPLETED = auto()
 
 
-class Outcome(Enum):
+class ShardConsumerOutcome(Enum):
     """How a state's task ended."""
 
     DONE = auto()
@@ -49,16 +47,16 @@ class Outcome(Enum):
     FAILED = auto()
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Outcome], State]] = {
-    (State.INITIALIZING, Outcome.DONE): State.PROCESSING,
-    (State.INITIALIZING, Outcome.STOPPED): State.STOPPING,
-    (State.INITIALIZING, Outcome.FAILED): State.STOPPING,
-    (State.PROCESSING, Outcome.DONE): State.PROCESSING,
-    (State.PROCESSING, Outcome.SHARD_ENDED): State.STOPPING,
-    (State.PROCESSING, Outcome.STOPPED): State.STOPPING,
-    (State.PROCESSING, Outcome.FAILED): State.STOPPING,
-    (State.STOPPING, Outcome.DONE): State.STOP_COMPLETED,
-    (State.STOPPING, Outcome.FAILED): State.STOP_COMPLETED,
+TRANSITIONS: Final[Mapping[tuple[ShardConsumerState, ShardConsumerOutcome], ShardConsumerState]] = {
+    (ShardConsumerState.INITIALIZING, ShardConsumerOutcome.DONE): ShardConsumerState.PROCESSING,
+    (ShardConsumerState.INITIALIZING, ShardConsumerOutcome.STOPPED): ShardConsumerState.STOPPING,
+    (ShardConsumerState.INITIALIZING, ShardConsumerOutcome.FAILED): ShardConsumerState.STOPPING,
+    (ShardConsumerState.PROCESSING, ShardConsumerOutcome.DONE): ShardConsumerState.PROCESSING,
+    (ShardConsumerState.PROCESSING, ShardConsumerOutcome.SHARD_ENDED): ShardConsumerState.STOPPING,
+    (ShardConsumerState.PROCESSING, ShardConsumerOutcome.STOPPED): ShardConsumerState.STOPPING,
+    (ShardConsumerState.PROCESSING, ShardConsumerOutcome.FAILED): ShardConsumerState.STOPPING,
+    (ShardConsumerState.STOPPING, ShardConsumerOutcome.DONE): ShardConsumerState.STOP_COMPLETED,
+    (ShardConsumerState.STOPPING, ShardConsumerOutcome.FAILED): ShardConsumerState.STOP_COMPLETED,
 }
 
 
@@ -67,12 +65,12 @@ class ShardConsumer:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: ShardLease,
         factory: ProcessorFactory,
         threads: ProcessorThreads,
         source: ShardSource,
         tracker: AsyncCheckpointTracker,
-        tenure: Tenure,
+        tenure: LeaseTenure,
         meter: ShardMeter,
         *,
         start: Start,
@@ -80,7 +78,7 @@ class ShardConsumer:
         self.lease = lease
         self.tracker = tracker
         self.meter = meter
-        self.state = State.INITIALIZING
+        self.state = ShardConsumerState.INITIALIZING
         self.has_failed = False
         self.stop_reason: StopReason | None = None
         self.has_advanced = False
@@ -111,26 +109,32 @@ class ShardConsumer:
     async def run(self) -> None:
         """Each state's task, and the state that follows from how it ended."""
         tasks = {
-            State.INITIALIZING: self._initialize,
-            State.PROCESSING: self._process,
-            State.STOPPING: self._shut_down,
+            ShardConsumerState.INITIALIZING: self._initialize,
+            ShardConsumerState.PROCESSING: self._process,
+            ShardConsumerState.STOPPING: self._shut_down,
         }
         try:
-            while self.state is not State.STOP_COMPLETED:
+            while self.state is not ShardConsumerState.STOP_COMPLETED:
                 outcome = await self._guarded(tasks[self.state])
-                self.has_failed = self.has_failed or outcome is Outcome.FAILED
+                self.has_failed = self.has_failed or outcome is ShardConsumerOutcome.FAILED
                 self.state = TRANSITIONS[self.state, outcome]
         finally:
             await self._stop_reading()
             await cancelled(self._stopping)
             self._source.leave(self.lease.shard)
 
-    async def _guarded(self, task: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def _guarded(
+        self, task: Callable[[], Awaitable[ShardConsumerOutcome]]
+    ) -> ShardConsumerOutcome:
         """What users write may raise anything: it ends this shard's consumer, and nothing else."""
         try:
             return await task()
         except LeaseLost:
-            return Outcome.DONE if self.state is State.STOPPING else Outcome.STOPPED
+            return (
+                ShardConsumerOutcome.DONE
+                if self.state is ShardConsumerState.STOPPING
+                else ShardConsumerOutcome.STOPPED
+            )
         except Exception as error:
             self.meter.totals.failures += 1
             _log.warning(
@@ -140,9 +144,9 @@ class ShardConsumer:
                 error=f"{type(error).__name__}: {error}",
                 traceback=traceback.format_exc(limit=-8),
             )
-            return Outcome.FAILED
+            return ShardConsumerOutcome.FAILED
 
-    async def _initialize(self) -> Outcome:
+    async def _initialize(self) -> ShardConsumerOutcome:
         lease = self.lease
         if lease.checkpoint is not None:
             self._position = lease.checkpoint
@@ -155,7 +159,9 @@ class ShardConsumer:
         with self._tenure.calling():
             await processor.initialize(lease.shard)
         self._processor = processor
-        return Outcome.STOPPED if self.tracker.is_stopping else Outcome.DONE
+        return (
+            ShardConsumerOutcome.STOPPED if self.tracker.is_stopping else ShardConsumerOutcome.DONE
+        )
 
     async def _first_position(self) -> str:
         """A child begins where its parents ended, whatever was wished for."""
@@ -163,10 +169,10 @@ class ShardConsumer:
             return await self._source.begin(self.lease.shard)
         return await self._source.end(self.lease.shard)
 
-    async def _process(self) -> Outcome:
+    async def _process(self) -> ShardConsumerOutcome:
         read = await self._next_read()
         if read is None or self.tracker.is_stopping or not self._tenure.may_work():
-            return Outcome.STOPPED
+            return ShardConsumerOutcome.STOPPED
         if not read.is_ended:
             self._begin_read(read.next)
         if read.batches:
@@ -175,8 +181,8 @@ class ShardConsumer:
             self.meter.at_end()
         if read.is_ended:
             self.tracker.is_shard_end = True
-            return Outcome.SHARD_ENDED
-        return Outcome.DONE
+            return ShardConsumerOutcome.SHARD_ENDED
+        return ShardConsumerOutcome.DONE
 
     async def _hand_in(self, read: ShardRead) -> None:
         batches = read.batches
@@ -193,14 +199,14 @@ class ShardConsumer:
         self.has_advanced = True
         self.tracker.bytes_per_s = self.meter.bytes_per_s
 
-    async def _shut_down(self) -> Outcome:
+    async def _shut_down(self) -> ShardConsumerOutcome:
         await self._stop_reading()
         if self._processor is not None:
             with self._tenure.calling():
                 await self._processor.shutdown(self.tracker)
         if self.tracker.is_shard_end:
             self.tracker.end()
-        return Outcome.DONE
+        return ShardConsumerOutcome.DONE
 
     # Reading
 

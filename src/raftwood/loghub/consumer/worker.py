@@ -10,6 +10,7 @@ call of the store runs by itself, so that a slow one holds no other up.
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -18,21 +19,75 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, InvalidInput, InvariantViolated, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
-from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
-from raftwood.loghub.consumer.errors import LeaseLost, NameTaken
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import SHARD_END, Lease, LeaseTimes, NewLease, Owner, Save
-from raftwood.loghub.consumer.processor import ProcessorFactory
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.plan import plan_by_bytes, plan_by_count
-from raftwood.loghub.consumer.shard_consumer import ShardConsumer, Start, State
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.checkpoints import (
+    AsyncCheckpointTracker,
+    CheckpointWriter,
+    LeaseTenure,
+)
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.lease_events import StoreCall
+from raftwood.loghub.consumer.lease_plan import plan_by_bytes, plan_by_count
+from raftwood.loghub.consumer.leases import (
+    SHARD_END,
+    LeaseOwner,
+    LeaseStore,
+    LeaseTimes,
+    NewLease,
+    Save,
+    ShardLease,
+)
+from raftwood.loghub.consumer.processor import ProcessorFactory, ProcessorThreads
+from raftwood.loghub.consumer.shard_consumer import ShardConsumer, ShardConsumerState, Start
 from raftwood.loghub.consumer.source import ShardSource
-from raftwood.loghub.consumer.store_calls import CALL_OF, answered
-from raftwood.loghub.consumer.tenure import Tenure
-from raftwood.loghub.consumer.threads import ProcessorThreads
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker_metrics import ShardMeter, Totals, WorkerMetrics
+from raftwood.loghub.errors import LeaseLost, NameTaken
+
+CALL_OF: Final[Mapping[type[lease_events.Ask], StoreCall]] = {
+    lease_events.AskRegister: StoreCall.REGISTER,
+    lease_events.AskScan: StoreCall.SCAN,
+    lease_events.AskPoll: StoreCall.POLL,
+    lease_events.AskRenew: StoreCall.RENEW,
+    lease_events.AskTake: StoreCall.TAKE,
+    lease_events.AskBecome: StoreCall.BECOME,
+    lease_events.AskHandOver: StoreCall.HAND_OVER,
+    lease_events.AskRelease: StoreCall.RELEASE,
+    lease_events.AskCreate: StoreCall.CREATE,
+    lease_events.AskDelete: StoreCall.DELETE,
+    lease_events.AskForget: StoreCall.FORGET,
+}
+
+
+async def call_store(
+    store: LeaseStore, owner: LeaseOwner, ask: lease_events.Ask
+) -> lease_events.Event:
+    """Make the call; the event that its answer is."""
+    call = CALL_OF[type(ask)]
+    match ask:
+        case lease_events.AskRegister():
+            return lease_events.WorkerRegistered(await store.register(owner))
+        case lease_events.AskScan(after, processes):
+            return lease_events.Scanned(await store.scan(after, processes))
+        case lease_events.AskPoll(after):
+            return lease_events.Polled(await store.own(owner.process, after))
+        case lease_events.AskRenew(renewals):
+            return lease_events.LeasesRenewed(await store.renew(owner, renewals))
+        case lease_events.AskTake(takes):
+            return lease_events.LeasesAnswered(call, await store.take(owner, takes))
+        case lease_events.AskBecome(renewals):
+            return lease_events.LeasesAnswered(call, await store.become_consumer(owner, renewals))
+        case lease_events.AskHandOver(saves):
+            return lease_events.LeasesAnswered(call, await store.hand_over(owner.process, saves))
+        case lease_events.AskRelease(shards):
+            return lease_events.LeasesAnswered(call, await store.release(owner.process, shards))
+        case lease_events.AskCreate(leases, deleted_seq):
+            await store.create(leases, deleted_seq=deleted_seq)
+        case lease_events.AskDelete(shards):
+            await store.delete(shards)
+        case lease_events.AskForget(rows):
+            await store.forget_workers(rows)
+    return lease_events.StoreCallDone(call)
+
 
 _log = get_logger("consumer")
 _PLANNERS: Final = {"count": plan_by_count, "bytes": plan_by_bytes}
@@ -82,7 +137,7 @@ class Worker:
         self._clock = environment.clock
         self._random = environment.random
         process = str(uuid.UUID(int=environment.random.getrandbits(128), version=4))
-        self.owner = Owner(config.instance, process, config.times.timeout_ms)
+        self.owner = LeaseOwner(config.instance, process, config.times.timeout_ms)
         planner = _PLANNERS[config.balance]
         self._agent = LeaseAgent(self.owner, config.times, planner, self._now_ms())
         self._writer = CheckpointWriter(lease_store, process, self._refused)
@@ -130,7 +185,7 @@ class Worker:
             self._is_draining = True
             self._woken.set()
 
-    def shards(self) -> dict[str, State]:
+    def shards(self) -> dict[str, ShardConsumerState]:
         """Those that are consumed here."""
         return {shard: each.state for shard, each in self._consumers.items()}
 
@@ -145,7 +200,7 @@ class Worker:
 
     async def _wake_agent(self) -> None:
         give_up_ms = 0
-        self._feed(steps.Ticked())
+        self._feed(lease_events.Ticked())
         while not self._finished.is_set():
             wait_ms = min(self._agent.wake_ms() - self._now_ms() + 1, _SLEEP_MAX_MS)
             try:
@@ -154,7 +209,7 @@ class Worker:
             except TimeoutError:
                 pass
             if self._is_draining and not self._agent.is_leaving:
-                self._feed(steps.DrainRequested())
+                self._feed(lease_events.DrainRequested())
             if self._agent.is_leaving and not give_up_ms:
                 give_up_ms = self._now_ms() + _DRAIN_TIMEOUTS * self.config.times.timeout_ms
             elif give_up_ms and self._now_ms() > give_up_ms:
@@ -163,7 +218,7 @@ class Worker:
                     "them when their leases expire, behind the last stored checkpoints"
                 )
             elif self._agent.wake_ms() <= self._now_ms():
-                self._feed(steps.Ticked())
+                self._feed(lease_events.Ticked())
             # Fed events set it; what they changed is looked at below, before anything else runs.
             self._woken.clear()
 
@@ -181,7 +236,7 @@ class Worker:
                 await asyncio.sleep(self.config.list_ms / 1000)
                 continue
             listed = [NewLease(each.id, each.parents) for each in shards]
-            self._feed(steps.ShardsListed(listed, deleted_seq))
+            self._feed(lease_events.ShardsListed(listed, deleted_seq))
             try:
                 async with asyncio.timeout(self.config.list_ms / 1000):
                     await self._listing.wait()
@@ -207,35 +262,35 @@ class Worker:
 
     # The agent
 
-    def _feed(self, event: steps.Event) -> None:
+    def _feed(self, event: lease_events.Event) -> None:
         for action in self._agent.step(event, self._now_ms()):
             self._do(action)
         if self._agent.wants_list:
             self._listing.set()
         self._woken.set()
 
-    def _do(self, action: steps.Action) -> None:
+    def _do(self, action: lease_events.Action) -> None:
         assert self._tasks is not None
         match action:
-            case steps.StartConsumer(lease):
+            case lease_events.StartConsumer(lease):
                 self._start(lease)
-            case steps.StopConsumer(shard, _, reason):
+            case lease_events.StopConsumer(shard, _, reason):
                 self._stop(shard, reason)
-            case steps.Finish():
+            case lease_events.Finish():
                 self._finished.set()
             case _:
                 self._tasks.create_task(self._ask(action))
 
-    async def _ask(self, ask: steps.Ask) -> None:
+    async def _ask(self, ask: lease_events.Ask) -> None:
         call = CALL_OF[type(ask)]
         try:
             async with asyncio.timeout(self.config.times.timeout_ms / 1000):
-                event = await answered(self._store, self.owner, ask)
+                event = await call_store(self._store, self.owner, ask)
         except (RaftwoodError, TimeoutError) as error:
             if isinstance(error, InvalidInput | InvariantViolated):
                 raise
             self._store_failed(call, error)
-            event = steps.StoreFailed(call, self._random.random())
+            event = lease_events.StoreFailed(call, self._random.random())
         self._measure(ask, event)
         self._feed(event)
 
@@ -244,14 +299,14 @@ class Worker:
         _log.warning("lease store failed", call=call, error=str(error) or type(error).__name__)
 
     def _refused(self, save: Save) -> None:
-        self._feed(steps.SaveRefused(save.shard, save.epoch))
+        self._feed(lease_events.SaveRefused(save.shard, save.epoch))
 
     # Consumers
 
-    def _start(self, lease: Lease) -> None:
+    def _start(self, lease: ShardLease) -> None:
         if lease.shard in self._consumers:
             raise InvariantViolated(f"shard {lease.shard} is started while it is consumed")
-        tenure = Tenure(self._agent, self._now_ms, shard=lease.shard, epoch=lease.epoch)
+        tenure = LeaseTenure(self._agent, self._now_ms, shard=lease.shard, epoch=lease.epoch)
         consumer = ShardConsumer(
             lease,
             self._factory,
@@ -269,9 +324,9 @@ class Worker:
         assert self._tasks is not None
         self._tasks.create_task(self._consume(consumer))
 
-    def _stop(self, shard: str, reason: steps.StopReason) -> None:
+    def _stop(self, shard: str, reason: lease_events.StopReason) -> None:
         self.metrics.moved(f"gone_{reason}")
-        if reason is steps.StopReason.STOLEN:
+        if reason is lease_events.StopReason.STOLEN:
             self._stolen_ms[shard] = self._now_ms()
         self._consumers[shard].stop(reason)
 
@@ -282,7 +337,7 @@ class Worker:
         save = consumer.tracker.last()
         if save.checkpoint == SHARD_END:
             self._listing.set()  # its children may be unknown yet
-        self._feed(steps.ConsumerStopped(save, self._restart_ms(consumer)))
+        self._feed(lease_events.ConsumerStopped(save, self._restart_ms(consumer)))
 
     def _restart_ms(self, consumer: ShardConsumer) -> int:
         """Longer each time that a shard's processor fails without a step ahead."""
@@ -295,11 +350,11 @@ class Worker:
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
         return min(_RESTART_MS << min(failures - 1, 16), _RESTART_LONGEST_MS)
 
-    def _measure(self, ask: steps.Ask, event: steps.Event) -> None:
-        if not isinstance(event, steps.LeasesAnswered):
+    def _measure(self, ask: lease_events.Ask, event: lease_events.Event) -> None:
+        if not isinstance(event, lease_events.LeasesAnswered):
             return
         match ask:
-            case steps.AskTake(takes):
+            case lease_events.AskTake(takes):
                 stolen = {each.shard for each in takes if not each.sets_consumer}
                 for lease in event.leases:
                     if lease.lease_process == self.owner.process:
@@ -307,7 +362,7 @@ class Worker:
                         self.metrics.moved("stolen" if is_stolen else "taken")
                         if is_stolen:
                             self._stolen_ms[lease.shard] = self._now_ms()
-            case steps.AskHandOver(saves):
+            case lease_events.AskHandOver(saves):
                 for save in saves:
                     stolen_ms = self._stolen_ms.pop(save.shard, None)
                     if stolen_ms is not None:

@@ -2,22 +2,29 @@
 
 Any gateway answers any consumer. What holds is one record in the metastore, changed by
 compare-and-set. A consumer's lease is renewed before the record is read: what the record gives it
-then cannot be taken away before the lease ends. Whoever takes it away names in the same step that
-the consumer is dead, so that one that comes back in between is not robbed of what it was just told.
+then cannot be taken away before the lease ends. A gateway that takes it away names in the same step
+that the consumer is dead, so that one that comes back in between is not robbed of what it was just
+given. `consumer_group_rules` decides which consumer gets what.
+
+A group's record and its consumers stand below one prefix of the metastore, so that one read shows
+both as of the same moment. A consumer's key is under a lease: the store's clock decides who lives,
+and not those of gateways. `GroupMembers` keeps consumers alive while they send heartbeats;
+`GroupProgress` knows checkpoints, and which shards are over.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Unavailable
-from raftwood.base.seams import Compare, KeyOperation, RemoveKey, SetKey
-from raftwood.loghub.consumer_group_rules import NOBODY, Tenures, after_heartbeat, facts_of, told
-from raftwood.loghub.controls import Checkpoint, ConsumerGroupView
+from raftwood.base.errors import DeadlineExceeded, NotFound, OutOfRange, Unavailable
+from raftwood.base.names import checked_name
+from raftwood.base.position import Position
+from raftwood.base.seams import Compare, KeyEntry, KeyOperation, MetaStore, RemoveKey, SetKey
 from raftwood.loghub.errors import (
     ConsumerGroupExists,
     ConsumerGroupNotFound,
@@ -25,28 +32,281 @@ from raftwood.loghub.errors import (
     InvalidCursor,
     InvalidParameter,
 )
-from raftwood.loghub.model import Logstore, Shard
+from raftwood.loghub.model import Logstore, Shard, check_stream_names
 from raftwood.loghub.server.catalog import no_logstore
-from raftwood.loghub.server.group_members import GroupMembers
-from raftwood.loghub.server.group_progress import GroupProgress, position_of
-from raftwood.loghub.server.group_records import (
-    CheckpointRecord,
-    Group,
-    GroupName,
-    GroupRecord,
-    check_consumer,
-    checked_group,
-    checkpoints_of,
-    decode_checkpoint,
-    decode_record,
-    encode,
-    groups_in,
-    groups_of,
+from raftwood.loghub.server.consumer_group_rules import (
+    NOBODY,
+    ShardTenure,
+    Tenures,
+    after_heartbeat,
+    facts_of,
+    told,
 )
 from raftwood.loghub.server.metadata import Metadata, logstore_key
-from raftwood.loghub.server.retention import Required
+from raftwood.loghub.server.retention import RequiredPosition
 from raftwood.loghub.server.streams import Streams
-from raftwood.loghub.shard_rules import visible_shard
+from raftwood.loghub.shards import visible_shard
+from raftwood.loghub.wire import ConsumerGroupView, GroupCheckpoint, decode_cursor
+
+GROUPS: Final = "loghub/group/"
+CHECKPOINTS: Final = "loghub/checkpoint/"
+_RECORD: Final = "record"
+_MEMBER: Final = "member/"
+_CONSUMER_BYTES_MAX: Final = 100
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group is, and who of it has which shard."""
+
+    timeout_s: int
+    is_ordered: bool
+    is_deleting: bool = False
+    """Nobody sees it any more; its keys are being removed."""
+    over: tuple[int, ...] = ()
+    """Shards that were read to their ends, in order."""
+    tenures: dict[int, ShardTenure] = {}
+
+
+class MemberRecord(msgspec.Struct, frozen=True):
+    """A consumer that lives."""
+
+    consumer: str
+    timeout_s: int
+    """Of its lease."""
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True):
+    """How far a shard was read, and who said so."""
+
+    cursor: str
+    updated_us: int
+    consumer: str
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    """A consumer's record, its lease and its version."""
+
+    record: MemberRecord
+    lease: int
+    version: int
+
+
+class ConsumerGroupState(msgspec.Struct, frozen=True):
+    """A group at one moment."""
+
+    record: GroupRecord
+    version: int
+    members: dict[str, GroupMember]
+
+
+class GroupName(msgspec.Struct, frozen=True):
+    """Which group it is, and where its keys stand."""
+
+    project: str
+    logstore: str
+    group: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{groups_of(self.project, self.logstore)}{self.group}/"
+
+    @property
+    def record(self) -> str:
+        return f"{self.prefix}{_RECORD}"
+
+    def member(self, consumer: str) -> str:
+        return f"{self.prefix}{_MEMBER}{quote(consumer, safe='')}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{checkpoints_of(self.project, self.logstore)}{self.group}/"
+
+    def checkpoint(self, shard: int) -> str:
+        return f"{self.checkpoints}{shard}"
+
+
+def groups_of(project: str, logstore: str) -> str:
+    return f"{GROUPS}{project}/{logstore}/"
+
+
+def checkpoints_of(project: str, logstore: str) -> str:
+    return f"{CHECKPOINTS}{project}/{logstore}/"
+
+
+def checked_group(project: str, logstore: str, group: str) -> GroupName:
+    """`InvalidName` for what cannot be a group's name."""
+    check_stream_names(project, logstore)
+    return GroupName(project, logstore, checked_name("consumer group", group))
+
+
+def check_consumer(consumer: str) -> None:
+    if not 1 <= len(quote(consumer, safe="")) <= _CONSUMER_BYTES_MAX:
+        raise InvalidParameter(
+            f"consumer {consumer[:120]!r} is no name for one: give 1 to {_CONSUMER_BYTES_MAX} "
+            "bytes, as written in a URL"
+        )
+
+
+encode: Final = msgspec.json.Encoder().encode
+decode_record: Final = msgspec.json.Decoder(GroupRecord).decode
+decode_member: Final = msgspec.json.Decoder(MemberRecord).decode
+decode_checkpoint: Final = msgspec.json.Decoder(CheckpointRecord).decode
+
+
+def groups_in(prefix: str, entries: list[KeyEntry]) -> dict[str, ConsumerGroupState]:
+    """By name, from all keys below the prefix of a logstore's groups; not those being deleted."""
+    records: dict[str, KeyEntry] = {}
+    members: dict[str, dict[str, GroupMember]] = {}
+    for entry in entries:
+        group, _, rest = entry.key.removeprefix(prefix).partition("/")
+        if rest == _RECORD:
+            records[group] = entry
+        else:
+            member = GroupMember(decode_member(entry.value), entry.lease, entry.version)
+            members.setdefault(group, {})[member.record.consumer] = member
+    found = {
+        group: ConsumerGroupState(decode_record(entry.value), entry.version, members.get(group, {}))
+        for group, entry in records.items()
+    }
+    return {group: each for group, each in found.items() if not each.record.is_deleting}
+
+
+def shard_of(checkpoint_key: str) -> int:
+    return int(checkpoint_key.rpartition("/")[2])
+
+
+MEMBERS_MAX: Final = 512
+"""Of a group: as many as a logstore can have shards."""
+_REMEMBERED_MAX: Final = 10_000
+
+
+class GroupMembers:
+    """Remembers leases, so that most heartbeats need not look them up."""
+
+    def __init__(self, store: MetaStore) -> None:
+        self._store = store
+        self._leases: dict[str, int] = {}
+
+    async def renew(self, name: GroupName, consumer: str) -> int:
+        """Begin its time anew; its lease, or 0 where none is remembered that lives."""
+        key = name.member(consumer)
+        lease = self._leases.get(key, 0)
+        if lease:
+            try:
+                await self._store.keep_alive(lease)
+            except NotFound:
+                self._leases.pop(key, None)
+                return 0
+        return lease
+
+    async def join(self, name: GroupName, consumer: str, group: ConsumerGroupState) -> None:
+        """Remember the consumer's lease, or give it one. Somebody else may be faster: then nothing
+        is done, and the group is to be read again.
+        """
+        key, known = name.member(consumer), group.members.get(consumer)
+        timeout_s = group.record.timeout_s
+        if known is not None and known.record.timeout_s == timeout_s:
+            self._remember(key, known.lease)
+            return
+        if known is None and len(group.members) >= MEMBERS_MAX:
+            raise InvalidParameter(
+                f"consumer group {name.group} has {MEMBERS_MAX} consumers already: stop some"
+            )
+        lease = await self._store.grant_lease(ttl_ms=timeout_s * 1000)
+        outcome = await self._store.transact(
+            [Compare(name.record, group.version), Compare(key, known.version if known else 0)],
+            [SetKey(key, encode(MemberRecord(consumer, timeout_s)), lease)],
+        )
+        if outcome.held:
+            self._remember(key, lease)
+        # What a lease does not keep alive, or no longer does, need not wait for its end.
+        unused = (known.lease if known else 0) if outcome.held else lease
+        if unused:
+            await self._store.revoke_lease(unused)
+
+    def _remember(self, key: str, lease: int) -> None:
+        if len(self._leases) >= _REMEMBERED_MAX:
+            self._leases.clear()
+        self._leases[key] = lease
+
+
+_LOOKS_MAX: Final = 8
+"""At logs, for one heartbeat."""
+_LOOK_AGAIN_MS: Final = 3_000
+
+
+class GroupProgress:
+    """One for a gateway."""
+
+    def __init__(self, environment: Environment, metadata: Metadata, streams: Streams) -> None:
+        self._environment = environment
+        self._metadata = metadata
+        self._streams = streams
+        self._looked_ms: dict[tuple[GroupName, str], int] = {}
+        """When a shard's log was last found to have something left for a group."""
+
+    async def checkpoints(self, name: GroupName) -> dict[int, CheckpointRecord]:
+        """By shard, where one was ever set."""
+        return {
+            shard_of(entry.key): decode_checkpoint(entry.value)
+            async for entry in self._metadata.entries(name.checkpoints)
+        }
+
+    async def over(self, name: GroupName, record: GroupRecord, logstore: Logstore) -> list[int]:
+        """The shards that are there, only can be read, and were read to their ends."""
+        there = {each.id for each in logstore.shards}
+        over = {shard for shard in record.over if shard in there or shard >= logstore.next_shard}
+        ended = [
+            each for each in logstore.visible() if each.ends_at is not None and each.id not in over
+        ]
+        if ended:
+            checkpoints = await self.checkpoints(name)
+            over.update(await self._read_to_the_end(name, ended, checkpoints))
+        return sorted(over)
+
+    async def _read_to_the_end(
+        self, name: GroupName, ended: Iterable[Shard], checkpoints: dict[int, CheckpointRecord]
+    ) -> list[int]:
+        found: list[int] = []
+        looks = _LOOKS_MAX
+        for shard in ended:
+            position = position_of(checkpoints.get(shard.id))
+            if shard.ends_at is not None and position >= shard.ends_at:
+                found.append(shard.id)
+            elif looks and self._is_look_due(name, shard):
+                looks -= 1
+                if await self._has_nothing_left(shard, position):
+                    found.append(shard.id)
+        return found
+
+    def _is_look_due(self, name: GroupName, shard: Shard) -> bool:
+        now = self._environment.clock.monotonic_ns() // 1_000_000
+        looked = self._looked_ms.get((name, shard.log))
+        if looked is not None and now - looked < _LOOK_AGAIN_MS:
+            return False
+        if len(self._looked_ms) >= _REMEMBERED_MAX:
+            self._looked_ms.clear()
+        self._looked_ms[name, shard.log] = now
+        return True
+
+    async def _has_nothing_left(self, shard: Shard, position: Position) -> bool:
+        """Clients set a checkpoint behind what they read: none where they find nothing, and one
+        below the end where the log ends with positions that hold no batch.
+        """
+        try:
+            bounds = await self._streams.bounds(shard)
+            left = replace(bounds, first=max(bounds.first, position))
+            return await self._streams.first_batch(shard, left) is None
+        except (Unavailable, DeadlineExceeded, NotFound, OutOfRange):
+            return False  # it is asked again
+
+
+def position_of(checkpoint: CheckpointRecord | None) -> Position:
+    """Where the group goes on; what it never read it needs from the beginning."""
+    if checkpoint is None or not checkpoint.cursor:
+        return Position(0)
+    return decode_cursor(checkpoint.cursor)
+
 
 GROUPS_MAX: Final = 64
 """Of a logstore."""
@@ -174,7 +434,7 @@ class ConsumerGroups:
             for group, each in sorted(found.items())
         ]
 
-    async def _groups(self, project: str, logstore: str) -> dict[str, Group]:
+    async def _groups(self, project: str, logstore: str) -> dict[str, ConsumerGroupState]:
         prefix = groups_of(project, logstore)
         return groups_in(prefix, [entry async for entry in self._metadata.entries(prefix)])
 
@@ -202,7 +462,7 @@ class ConsumerGroups:
         raise _too_many(name)
 
     async def _changed(
-        self, name: GroupName, found: Group, consumer: str, held: Collection[int]
+        self, name: GroupName, found: ConsumerGroupState, consumer: str, held: Collection[int]
     ) -> Tenures | None:
         """What holds after the heartbeat; None where somebody else was faster."""
         logstore = await self._streams.logstore(name.project, name.logstore)
@@ -277,7 +537,7 @@ class ConsumerGroups:
 
     async def checkpoints(
         self, project: str, logstore: str, group: str, *, shard: int | None
-    ) -> list[Checkpoint]:
+    ) -> list[GroupCheckpoint]:
         """Of each shard, in order; of one, if it is named."""
         name = checked_group(project, logstore, group)
         await self._record(name)
@@ -290,11 +550,11 @@ class ConsumerGroups:
             found = await self._progress.checkpoints(name)
         return [_checkpoint(each, found.get(each)) for each in wanted]
 
-    async def required_positions(self, project: str, logstore: str) -> dict[int, Required]:
+    async def required_positions(self, project: str, logstore: str) -> dict[int, RequiredPosition]:
         """By shard; none where nobody is registered."""
         groups = await self._groups(project, logstore)
         stream = await self._streams.logstore(project, logstore)
-        required: dict[int, Required] = {}
+        required: dict[int, RequiredPosition] = {}
         for group in sorted(groups):
             found = await self._progress.checkpoints(GroupName(project, logstore, group))
             over = groups[group].record.over
@@ -304,12 +564,12 @@ class ConsumerGroups:
                     position = shard.ends_at  # with nothing left, clients set no checkpoint there
                 known = required.get(shard.id)
                 if known is None or position < known.position:
-                    required[shard.id] = Required(position, group)
+                    required[shard.id] = RequiredPosition(position, group)
         return required
 
     # Records
 
-    async def _group(self, name: GroupName) -> Group:
+    async def _group(self, name: GroupName) -> ConsumerGroupState:
         entries = [entry async for entry in self._metadata.entries(name.prefix)]
         found = groups_in(groups_of(name.project, name.logstore), entries)
         if name.group not in found:
@@ -346,9 +606,9 @@ class ConsumerGroups:
         await asyncio.sleep(self._environment.random.uniform(0, longest))
 
 
-def _checkpoint(shard: int, found: CheckpointRecord | None) -> Checkpoint:
+def _checkpoint(shard: int, found: CheckpointRecord | None) -> GroupCheckpoint:
     found = found or CheckpointRecord("", 0, "")
-    return Checkpoint(
+    return GroupCheckpoint(
         shard=shard,
         checkpoint=found.cursor,
         updated_us=found.updated_us,

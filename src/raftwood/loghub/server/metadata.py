@@ -19,7 +19,7 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.logs import get_logger
-from raftwood.base.seams import Change, Compare, Entry, MetaStore, SetKey, Versioned
+from raftwood.base.seams import Compare, KeyChange, KeyEntry, MetaStore, SetKey, Versioned
 from raftwood.loghub.model import AccessKey, Logstore, Project
 
 COPIED: Final = "loghub/catalog/"
@@ -209,7 +209,7 @@ class Metadata:
             return  # the watch was faster, with what others have made of it since
         self._keep(key, None if value is None else (value, version))
 
-    async def entries(self, prefix: str) -> AsyncIterator[Entry]:
+    async def entries(self, prefix: str) -> AsyncIterator[KeyEntry]:
         """All below a prefix, as it is now, in order."""
         start = ""
         while True:
@@ -270,7 +270,7 @@ class Metadata:
                 _log.warning("metadata is not watched", reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: KeyChange) -> None:
         if change.value is not None:
             self._learn(change.key, change.value, change.version, is_told=True)
             return

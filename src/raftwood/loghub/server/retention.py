@@ -1,10 +1,12 @@
 """`Retention`: frees what is too old or too much, splits hot shards, finishes what was left.
 
-One gateway at a time does it: the one that holds a lease in the metastore. Two at once would do no
+The rules come first: what of a shard is freed, and whether it is hot; no I/O, no clock. One gateway
+at a time runs `Retention`: the one that holds a lease in the metastore. Two at once would do no
 harm, but for the work.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -16,41 +18,125 @@ from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Compare, RemoveKey
 from raftwood.loghub.batches import decode_head
 from raftwood.loghub.model import Logstore, Shard, ShardStatus
-from raftwood.loghub.retention_rules import (
-    Heat,
-    Marks,
-    freeable,
-    hottest,
-    position_of_bytes,
-    with_mark,
-    without_freed,
-)
+from raftwood.loghub.server.catalog import LogstoreReconciler
 from raftwood.loghub.server.metadata import LOGSTORES, Metadata
-from raftwood.loghub.server.settling import Settling
-from raftwood.loghub.server.stream_metrics import StreamMetrics
-from raftwood.loghub.server.streams import Streams
+from raftwood.loghub.server.streams import StreamMetrics, Streams
 from raftwood.loghub.settings import LogHubSettings
-from raftwood.loghub.shard_rules import is_settled, writable_shards
+from raftwood.loghub.shards import is_settled, writable_shards
+
+MARKS_MAX: Final = 256
+MARKS_PER_LIMIT: Final = 64
+"""Retention by bytes is as exact as this: a mark is made each 64th of what may be kept."""
+
+
+class RetentionMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """At this position, so many bytes had been appended to the shard."""
+
+    position: str
+    appended_bytes: int
+
+
+class RetentionMarks(msgspec.Struct, frozen=True):
+    """In order; kept in the metastore."""
+
+    marks: tuple[RetentionMark, ...] = ()
+
+
+def with_mark(
+    marks: RetentionMarks, *, position: int, appended_bytes: int, limit: int
+) -> RetentionMarks:
+    """With one more mark if the last one is far enough behind; the oldest go."""
+    last = marks.marks[-1].appended_bytes if marks.marks else -limit
+    if appended_bytes - last < max(1, limit // MARKS_PER_LIMIT):
+        return marks
+    return RetentionMarks((*marks.marks, RetentionMark(str(position), appended_bytes))[-MARKS_MAX:])
+
+
+def without_freed(marks: RetentionMarks, first: int) -> RetentionMarks:
+    """Of marks below the first position, the last one alone."""
+    below = [each for each in marks.marks if int(each.position) <= first]
+    if len(below) <= 1:
+        return marks
+    return RetentionMarks(marks.marks[len(below) - 1 :])
+
+
+def position_of_bytes(marks: RetentionMarks, *, appended_bytes: int, limit: int) -> int:
+    """Before this position, all can go without keeping less than the limit; 0 for nothing."""
+    fitting = [
+        each.position for each in marks.marks if appended_bytes - each.appended_bytes >= limit
+    ]
+    return int(fitting[-1]) if fitting else 0
+
+
+class Freeing(msgspec.Struct, frozen=True):
+    """What may go: all before a position, of which readers needed so many positions."""
+
+    before: int
+    overridden: int
+
+
+def freeable(
+    *,
+    first: int,
+    too_old_before: int,
+    too_much_before: int,
+    required: int | None,
+    ttl_spares_readers: bool,
+) -> Freeing:
+    """Age frees whatever readers need, unless they are spared; size never does."""
+    spared = too_much_before if required is None else min(too_much_before, required)
+    old = too_old_before
+    if required is not None and ttl_spares_readers:
+        old = min(old, required)
+    before = max(first, old, spared)
+    overridden = 0 if required is None else max(0, before - max(first, required))
+    return Freeing(before, overridden)
+
+
+class Heat:
+    """How fast a shard grows, from one round to the next."""
+
+    def __init__(self, *, appended_bytes: int, time_ms: int) -> None:
+        self._appended_bytes = appended_bytes
+        self._time_ms = time_ms
+        self._hot_rounds = 0
+
+    def observe(self, *, appended_bytes: int, time_ms: int, limit_per_s: int) -> int:
+        """For how many rounds in a row it was above the limit."""
+        passed_ms = max(1, time_ms - self._time_ms)
+        rate = (appended_bytes - self._appended_bytes) * 1000 / passed_ms
+        self._appended_bytes, self._time_ms = appended_bytes, time_ms
+        self._hot_rounds = self._hot_rounds + 1 if rate > limit_per_s else 0
+        return self._hot_rounds
+
+
+def hottest(rounds: Sequence[tuple[int, int]], *, needed: int) -> int | None:
+    """Of (shard, rounds) the one to split: hot for long enough, and for longest."""
+    hot = [(count, -shard) for shard, count in rounds if count >= needed]
+    return -max(hot)[1] if hot else None
+
 
 TURN_KEY: Final = "loghub/retention/turn"
 MARKS: Final = "loghub/retention/marks/"
 _DAY_MS: Final = 86_400_000
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(Marks).decode
+_decode: Final = msgspec.json.Decoder(RetentionMarks).decode
 _log = get_logger("retention")
 
 
-class Required(msgspec.Struct, frozen=True):
+class RequiredPosition(msgspec.Struct, frozen=True):
     """What the slowest registered reader of a shard reads next."""
 
     position: int
     group: str
 
 
-class Readers(Protocol):
+class RegisteredReaders(Protocol):
     """Who is registered to read, and how far each is."""
 
-    async def required_positions(self, project: str, logstore: str) -> dict[int, Required]: ...
+    async def required_positions(
+        self, project: str, logstore: str
+    ) -> dict[int, RequiredPosition]: ...
 
 
 class Retention:
@@ -61,8 +147,8 @@ class Retention:
         environment: Environment,
         metadata: Metadata,
         streams: Streams,
-        readers: Readers,
-        settling: Settling,
+        readers: RegisteredReaders,
+        settling: LogstoreReconciler,
         settings: LogHubSettings,
         metrics: StreamMetrics,
     ) -> None:
@@ -198,7 +284,7 @@ class Retention:
         )
 
     async def _free(
-        self, logstore: Logstore, shard: Shard, bounds: Bounds, required: Required | None
+        self, logstore: Logstore, shard: Shard, bounds: Bounds, required: RequiredPosition | None
     ) -> None:
         old = await self._too_old(logstore, shard, bounds)
         freeing = freeable(
@@ -249,7 +335,7 @@ class Retention:
             return 0
         key = f"{_marks_of(logstore.project, logstore.name)}{shard.id}"
         stored = await self._metadata.store.get(key)
-        marks = Marks() if stored is None else _decode(stored.value)
+        marks = RetentionMarks() if stored is None else _decode(stored.value)
         new = without_freed(
             with_mark(
                 marks,

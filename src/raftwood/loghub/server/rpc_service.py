@@ -9,9 +9,8 @@ from raftwood.base.files import Buffer
 from raftwood.base.position import position_from_bytes, position_to_bytes
 from raftwood.base.seams import StoredBatch
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.controls import decode_control, encode_control_answer
 from raftwood.loghub.errors import InvalidParameter
-from raftwood.loghub.model import AccessKey, Role, Shard
+from raftwood.loghub.model import AccessKey, AccessRole, Shard
 from raftwood.loghub.server.access import check_role
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.wire import (
@@ -24,8 +23,10 @@ from raftwood.loghub.wire import (
     CursorRequest,
     ShardDetail,
     StreamRequest,
+    decode_control,
     decode_pull,
     decode_put,
+    encode_control_answer,
     encode_pulled,
 )
 from raftwood.net import Call, Payload, Service
@@ -53,7 +54,7 @@ class RpcService:
 
     async def _put(self, call: Call, payload: Payload) -> bytes:
         request = decode_put(payload)
-        check_role(self._key(call), request.project, Role.WRITER)
+        check_role(self._key(call), request.project, AccessRole.WRITER)
         self._gateway.quotas.take(request.project, len(request.batch.body))
         result = await self._gateway.streams.put(
             request.project,
@@ -67,7 +68,7 @@ class RpcService:
 
     async def _pull(self, call: Call, payload: Payload) -> list[Buffer]:
         request = decode_pull(payload)
-        check_role(self._key(call), request.project, Role.READER)
+        check_role(self._key(call), request.project, AccessRole.READER)
         pulled = await self._gateway.streams.pull(
             request.project,
             request.logstore,
@@ -83,11 +84,11 @@ class RpcService:
         return encode_pulled(pulled)
 
     async def _shards(self, call: Call, request: StreamRequest) -> list[Shard]:
-        check_role(self._key(call), request.project, Role.READER)
+        check_role(self._key(call), request.project, AccessRole.READER)
         return await self._gateway.streams.shards(request.project, request.logstore)
 
     async def _cursor(self, call: Call, request: CursorRequest) -> bytes:
-        check_role(self._key(call), request.project, Role.READER)
+        check_role(self._key(call), request.project, AccessRole.READER)
         if isinstance(request.at, str) and request.at not in ("begin", "end"):
             raise InvalidParameter(f"cursor {request.at[:60]!r}: begin, end, or a time in seconds")
         at = cast("Literal['begin', 'end'] | int", request.at)
@@ -97,7 +98,7 @@ class RpcService:
         return position_to_bytes(position)
 
     async def _describe(self, call: Call, request: StreamRequest) -> list[ShardDetail]:
-        check_role(self._key(call), request.project, Role.READER)
+        check_role(self._key(call), request.project, AccessRole.READER)
         return await self._gateway.describe(request.project, request.logstore)
 
     async def _control(self, call: Call, payload: Payload) -> bytes:

@@ -2,16 +2,19 @@
 
 A batch is stored as it came, behind a small head. Which shard takes it is decided with the copy of
 the metadata; where that is too old, the shard's log is sealed and refuses, and the new shards are
-looked up.
+looked up. `StreamMetrics` counts in plain integers on the way of batches.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import LogSealed, NotFound, OutOfRange, Unavailable
+from raftwood.base.metrics import Metrics
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, Logs, StoredBatch
 from raftwood.loghub.batches import HEAD_BYTES, Batch, decode_head, encode_batch
@@ -22,23 +25,115 @@ from raftwood.loghub.errors import (
     LogstoreNotFound,
     ShardReadonly,
 )
-from raftwood.loghub.key_ranges import checked_key
 from raftwood.loghub.model import Logstore, Shard, check_stream_names
-from raftwood.loghub.server.catalog import Catalog, no_logstore
-from raftwood.loghub.server.log_search import next_batch, position_of_time
+from raftwood.loghub.server.catalog import Catalog, LogstoreReconciler, no_logstore
 from raftwood.loghub.server.metadata import Metadata, logstore_key
-from raftwood.loghub.server.settling import Settling
-from raftwood.loghub.server.shard_ends import until_end
-from raftwood.loghub.server.stream_metrics import StreamMetrics
-from raftwood.loghub.shard_rules import (
+from raftwood.loghub.shards import (
     begin_delete,
     begin_merge,
     begin_split,
+    checked_key,
     shard_of_key,
     visible_shard,
     writable_shards,
 )
 from raftwood.loghub.wire import Pulled
+
+
+class StreamMetrics:
+    """Of all projects together; a project's name is no label, there may be too many."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.put_batches = 0
+        self.put_bytes = 0
+        self.put_records = 0
+        self.pulled_batches = 0
+        self.pulled_bytes = 0
+        self.sealed_puts = 0
+        self.truncations = 0
+        self.overridden_positions = 0
+        self.automatic_splits = 0
+        counters = {
+            "loghub_put_batches_total": ("Batches that were put.", lambda: self.put_batches),
+            "loghub_put_bytes_total": ("Bytes that were put.", lambda: self.put_bytes),
+            "loghub_put_records_total": (
+                "Records that were put, as far as producers counted them.",
+                lambda: self.put_records,
+            ),
+            "loghub_pulled_batches_total": (
+                "Batches that were pulled.",
+                lambda: self.pulled_batches,
+            ),
+            "loghub_pulled_bytes_total": ("Bytes that were pulled.", lambda: self.pulled_bytes),
+            "loghub_sealed_puts_total": (
+                "Puts that met a shard which was split or merged, and were routed anew or refused.",
+                lambda: self.sealed_puts,
+            ),
+            "loghub_truncations_total": ("Times that a shard was cut.", lambda: self.truncations),
+            "loghub_overridden_positions_total": (
+                "Positions that a registered reader had not read, and that were too old.",
+                lambda: self.overridden_positions,
+            ),
+            "loghub_automatic_splits_total": (
+                "Hot shards that were split.",
+                lambda: self.automatic_splits,
+            ),
+        }
+        for name, (text, read) in counters.items():
+            metrics.pull_counter(name, text, read)
+
+
+@asynccontextmanager
+async def until_end(metadata: Metadata, key: str, shard: int) -> AsyncIterator[None]:
+    """Its body is interrupted by a `TimeoutError` once the copy of the metadata has the end."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as patience:
+
+        def look() -> None:
+            known = metadata.copy(key, Logstore)
+            found = None if known is None else known.shard(shard)
+            if found is None or found.ends_at is not None:
+                patience.reschedule(loop.time())
+
+        with metadata.heard(key, look):
+            yield
+
+
+GAP_BYTES: Final = 64 << 10
+"""Read at once where there is nothing but gaps."""
+
+
+async def next_batch(log: Log, start: Position, end: Position) -> StoredBatch | None:
+    """The first batch from a position on, below `end`; a read may find nothing but gaps."""
+    bytes_max = 1
+    while start < end:
+        batches, following = await log.read(start, bytes_max=bytes_max)
+        if batches:
+            return batches[0] if batches[0].position < end else None
+        if following <= start:
+            return None
+        start, bytes_max = following, GAP_BYTES
+    return None
+
+
+async def position_of_time(log: Log, bounds: Bounds, time_ms: int) -> Position:
+    """Of the first batch that was received at a time or later: found by halving."""
+    low, high = bounds.first, bounds.next
+    while low < high:
+        middle = Position((low + high) // 2)
+        try:
+            found = await next_batch(log, middle, high)
+        except OutOfRange:
+            low = (await log.bounds()).first  # it was truncated meanwhile
+            if low <= middle:
+                raise
+            continue
+        if found is None or decode_head(found.data).received_ms >= time_ms:
+            high = middle
+        else:
+            low = Position(found.position + 1)
+    return low
+
 
 ATTEMPTS_MAX: Final = 10
 """To find a shard that takes a batch, while shards are split and merged all the time."""
@@ -85,7 +180,7 @@ class Streams:
         environment: Environment,
         metadata: Metadata,
         catalog: Catalog,
-        settling: Settling,
+        settling: LogstoreReconciler,
         logs: Logs,
         limits: StreamLimits,
         metrics: StreamMetrics,

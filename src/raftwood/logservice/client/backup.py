@@ -1,12 +1,39 @@
-"""Backing a shard up: all records that can be read at one moment, into an empty folder."""
+"""Backup of a shard to a folder, and back into a new, empty shard.
 
-from collections.abc import Callable
-from typing import Final
+    records-00001.rwlb …    magic (4), version (1), then chunks
+    chunk                   length (4), xxh3-64 of the body (8), body: records as on the wire
+    manifest.json           a `LogBackupManifest`: all files with their lengths and checksums
+
+Big-endian. The manifest is written last: a folder without one is of a backup that was interrupted.
+LSNs without a record are not written: what is not in the files is a hole.
+
+A backup has all records that can be read at one moment. Restored records keep the LSNs that they
+had. The whole backup is checked first. Then one batch after the other is sent, each until it is
+answered; what was interrupted goes on where it was left when it is begun again on the same
+shard.
+"""
+
+import asyncio
+import errno
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Final
 
 import msgspec
 import xxhash
 
-from raftwood.base.errors import AlreadyExists, Conflict, InternalError
+from raftwood.base.errors import (
+    AlreadyExists,
+    Conflict,
+    DiskFull,
+    InternalError,
+    ProtocolError,
+    RaftwoodError,
+    StoreDamaged,
+    StoreError,
+    Unavailable,
+    UnsupportedVersion,
+)
 from raftwood.base.files import (
     Close,
     DataSync,
@@ -14,32 +41,185 @@ from raftwood.base.files import (
     ListDirectory,
     MakeDirectory,
     Open,
+    Read,
     Rename,
+    Size,
     SyncDirectory,
     Write,
     perform,
 )
-from raftwood.logservice.client.backup_format import (
-    FILE_HEAD,
-    FORMAT,
-    MANIFEST,
-    VERSION,
-    BackupFile,
-    Manifest,
-    disk_error,
-    encode_chunk,
-    sealed,
-)
 from raftwood.logservice.client.log_client import AsyncLogClient
+from raftwood.logservice.client.shard_link import PAUSE_LONGEST_S, ShardLink
 from raftwood.logservice.errors import LsnTruncated
-from raftwood.logservice.records import Record
-from raftwood.logservice.wire import encode_records
+from raftwood.logservice.records import (
+    NUMBER_MAX,
+    Record,
+    RestoreBegin,
+    RestoreFinish,
+    UpdateKind,
+    encode_begin,
+    encode_finish,
+    encode_restored,
+    encode_update,
+)
+from raftwood.logservice.wire import (
+    APPEND,
+    decode_lsns,
+    decode_records,
+    encode_append,
+    encode_records,
+)
+from raftwood.net.stores import Stores
+
+FORMAT: Final = "raftwood-log-backup"
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+MANIFEST_BYTES_MAX: Final = 64 << 20
+FILE_HEAD: Final = b"RWLB" + bytes([VERSION])
+CHUNK: Final = struct.Struct(">IQ")
+CHUNK_BYTES_MAX: Final = 64 << 20
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+
+
+class LogBackupFile(msgspec.Struct, frozen=True):
+    """One file of records."""
+
+    name: str
+    length: Number
+    records: Number
+    checksum: str
+    """The xxh3-128 of all its bytes."""
+
+
+class LogBackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds: the shard at one moment."""
+
+    format: str
+    version: int
+    shard: Number
+    first_lsn: Number
+    """The first that could be read."""
+    next_lsn: Number
+    """Records appended to the restored shard go on here."""
+    truncated_lsn: Number
+    required_lsn: Number
+    holder: Number
+    tso: Number
+    records: Number
+    files: tuple[LogBackupFile, ...] = ()
+    checksum: str = ""
+    """Of the manifest with this field empty."""
+
+    @property
+    def id(self) -> int:
+        """Tells backups apart."""
+        return int(self.checksum[:16], 16) >> 2
+
+
+def sealed(manifest: LogBackupManifest) -> LogBackupManifest:
+    """With its checksum."""
+    bare = msgspec.structs.replace(manifest, checksum="")
+    checksum = xxhash.xxh3_128_hexdigest(msgspec.json.encode(bare))
+    return msgspec.structs.replace(manifest, checksum=checksum)
+
+
+def encode_chunk(body: bytes) -> bytes:
+    return CHUNK.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
+
+
+def damaged(path: str, what: str) -> StoreDamaged:
+    return StoreDamaged(f"{path} is damaged: {what}; use another backup")
+
+
+def disk_error(path: str, error: OSError) -> RaftwoodError:
+    """What a disk said, as an error of ours."""
+    if error.errno in _NO_ROOM:
+        return DiskFull(f"no room for {path}: free some, and begin anew in an empty folder")
+    return StoreError(f"cannot use {path}: {error}")
+
+
+async def read_manifest(files: Files, folder: str) -> LogBackupManifest:
+    """The manifest of a folder, checked; its files are not."""
+    path = f"{folder}/{MANIFEST}"
+    try:
+        (length,) = await perform(files, Size(path))
+        if length is None:
+            raise StoreDamaged(
+                f"there is no {path}: this is no backup, or one that was interrupted; make another"
+            )
+        (data,) = await perform(files, Read(path, 0, min(length, MANIFEST_BYTES_MAX)))
+    except OSError as error:
+        raise disk_error(path, error) from error
+    try:
+        head = msgspec.json.decode(data, type=dict[str, object])
+        if head.get("format") == FORMAT and head.get("version") != VERSION:
+            raise UnsupportedVersion(
+                f"{path} is of version {head.get('version')}, this program reads {VERSION}: use a "
+                "newer program"
+            )
+        manifest = msgspec.json.decode(data, type=LogBackupManifest)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise damaged(path, "it cannot be read") from error
+    if manifest.format != FORMAT or sealed(manifest) != manifest:
+        raise damaged(path, "its checksum does not fit")
+    names = [f"records-{number:05d}.rwlb" for number in range(1, len(manifest.files) + 1)]
+    if names != [file.name for file in manifest.files]:
+        raise damaged(path, "it names files that are none of a backup")
+    return manifest
+
+
+async def read_chunks(
+    files: Files, folder: str, file: LogBackupFile
+) -> AsyncIterator[list[Record]]:
+    """The records of one file, checked chunk by chunk and at the end as a whole."""
+    path = f"{folder}/{file.name}"
+    digest = xxhash.xxh3_128()
+    offset = records = 0
+    head = await _read(files, path, offset, len(FILE_HEAD))
+    if head != FILE_HEAD:
+        raise damaged(path, "it does not begin as a file of records does")
+    digest.update(head)
+    offset += len(head)
+    while offset < file.length:
+        head = await _read(files, path, offset, CHUNK.size)
+        length, checksum = CHUNK.unpack(head) if len(head) == CHUNK.size else (0, 0)
+        if not 0 < length <= CHUNK_BYTES_MAX:
+            raise damaged(path, f"there is no chunk at byte {offset}")
+        body = await _read(files, path, offset + CHUNK.size, length)
+        if xxhash.xxh3_64_intdigest(body) != checksum:
+            raise damaged(path, f"the checksum of the chunk at byte {offset} does not fit")
+        digest.update(head)
+        digest.update(body)
+        try:
+            found, _ = decode_records(body)
+        except ProtocolError as error:
+            raise damaged(path, f"the chunk at byte {offset} holds no records") from error
+        offset += CHUNK.size + length
+        records += len(found)
+        yield found
+    is_longer = bool(await _read(files, path, offset, 1))
+    if is_longer or offset != file.length or digest.hexdigest() != file.checksum:
+        raise damaged(path, "it is not the file that the manifest tells of")
+    if records != file.records:
+        raise damaged(path, f"it has {records} records, not {file.records}")
+
+
+async def _read(files: Files, path: str, offset: int, length: int) -> bytes:
+    try:
+        (data,) = await perform(files, Read(path, offset, length))
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from error
+    return bytes(data)
+
 
 READ_BYTES: Final = 4 << 20
 FILE_BYTES: Final = 256 << 20
 """A file that is larger is followed by another."""
 
-Told = Callable[[int, int], None]
+OnBackupProgress = Callable[[int, int], None]
 """Is told how many records are done, and the LSN that is next."""
 
 
@@ -48,9 +228,9 @@ async def back_up(
     files: Files,
     folder: str,
     *,
-    told: Told = lambda _records, _lsn: None,
+    told: OnBackupProgress = lambda _records, _lsn: None,
     file_bytes: int = FILE_BYTES,
-) -> Manifest:
+) -> LogBackupManifest:
     """Write the shard as it is now into a folder that is empty or does not exist.
 
     The shard goes on meanwhile. Where it is truncated meanwhile past what was not read yet, that
@@ -80,7 +260,7 @@ async def back_up(
             "in an empty folder, with a required LSN if it is truncated often"
         ) from error
     manifest = sealed(
-        Manifest(
+        LogBackupManifest(
             format=FORMAT,
             version=VERSION,
             shard=client.config.shard,
@@ -105,7 +285,7 @@ class _Writer:
         self._files = files
         self._folder = folder
         self._file_bytes = file_bytes
-        self._done: list[BackupFile] = []
+        self._done: list[LogBackupFile] = []
         self._length = 0
         """Of the file that is open; 0 where none is."""
         self._file_records = 0
@@ -151,17 +331,17 @@ class _Writer:
         except OSError as error:
             raise disk_error(self._path, error) from error
         self._done.append(
-            BackupFile(self._name, self._length, self._file_records, self._digest.hexdigest())
+            LogBackupFile(self._name, self._length, self._file_records, self._digest.hexdigest())
         )
         self._length = self._file_records = 0
         self._digest = xxhash.xxh3_128()
 
-    async def finish(self) -> list[BackupFile]:
+    async def finish(self) -> list[LogBackupFile]:
         if self._length:
             await self._end_file()
         return self._done
 
-    async def write_manifest(self, manifest: Manifest) -> None:
+    async def write_manifest(self, manifest: LogBackupManifest) -> None:
         """Last of all, and whole or not at all: with it the backup is one."""
         path = f"{self._folder}/{MANIFEST}"
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
@@ -178,3 +358,116 @@ class _Writer:
             )
         except OSError as error:
             raise disk_error(path, error) from error
+
+
+BATCH_BYTES: Final = 1 << 20
+BATCH_ENTRIES: Final = 4_096
+FILL_MAX: Final = 64
+"""A hole of so many LSNs is filled with entries; a larger one is skipped, and is remembered."""
+TIMEOUT_MS: Final = 60_000
+ATTEMPTS_MAX: Final = 100
+
+
+async def check_backup(files: Files, folder: str) -> LogBackupManifest:
+    """Read a whole backup; `StoreDamaged` names the file that is wrong."""
+    manifest = await read_manifest(files, folder)
+    records = 0
+    async for _, found in _records(files, folder, manifest):
+        records += len(found)
+    if records != manifest.records:
+        raise damaged(folder, f"it has {records} records, not {manifest.records}")
+    return manifest
+
+
+async def restore(
+    stores: Stores,
+    shard: int,
+    files: Files,
+    folder: str,
+    manifest: LogBackupManifest,
+    *,
+    told: OnBackupProgress = lambda _records, _lsn: None,
+) -> None:
+    """Fill an empty shard, which serves from then on; `Conflict` where it is not empty."""
+    link = ShardLink(stores, shard)
+    try:
+        begin = RestoreBegin(
+            backup=manifest.id,
+            truncated_lsn=manifest.truncated_lsn,
+            required_lsn=manifest.required_lsn,
+            tso=manifest.tso,
+            holder=manifest.holder,
+        )
+        last_lsn = await _send(link, [encode_begin(begin)])
+        done = 0
+        async for previous_lsn, records in _records(files, folder, manifest):
+            for batch in _batches(records, previous_lsn, last_lsn):
+                await _send(link, batch)
+            done += len(records)
+            told(done, records[-1].lsn + 1)
+        finish = RestoreFinish(
+            backup=manifest.id, next_lsn=manifest.next_lsn, records=manifest.records
+        )
+        await _send(link, [encode_finish(finish)])
+    finally:
+        await link.close()
+
+
+async def _records(
+    files: Files, folder: str, manifest: LogBackupManifest
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """The records chunk by chunk, and the LSN before each chunk's first; their order is checked."""
+    last = manifest.first_lsn - 1
+    for file in manifest.files:
+        async for records in read_chunks(files, folder, file):
+            before = last
+            for record in records:
+                if not last < record.lsn < manifest.next_lsn:
+                    raise damaged(f"{folder}/{file.name}", f"LSN {record.lsn} stands after {last}")
+                last = record.lsn
+            if records:
+                yield before, records
+
+
+def _batches(records: list[Record], previous_lsn: int, done_lsn: int) -> list[list[bytes]]:
+    """Entries for the records above what is done, and for small holes between them."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for record in records:
+        hole = record.lsn - previous_lsn - 1
+        entries = [
+            encode_update(UpdateKind.FILL, lsn)
+            for lsn in range(previous_lsn + 1, record.lsn if hole <= FILL_MAX else 0)
+        ]
+        previous_lsn = record.lsn
+        if record.lsn <= done_lsn:
+            continue
+        entries.append(encode_restored(record.data, record.lsn))
+        added = sum(map(len, entries))
+        if batches[-1] and (
+            size + added > BATCH_BYTES or len(batches[-1]) + len(entries) > BATCH_ENTRIES
+        ):
+            batches.append([])
+            size = 0
+        batches[-1] += entries
+        size += added
+    return [batch for batch in batches if batch]
+
+
+async def _send(link: ShardLink, entries: list[bytes]) -> int:
+    """Send a batch until all of it is answered; the last answer."""
+    request = encode_append(link.shard, entries)
+    for _ in range(ATTEMPTS_MAX):
+        answer = await link.ask_raw(APPEND, request, timeout_ms=TIMEOUT_MS)
+        results = decode_lsns(answer, len(entries))
+        errors = [each for each in results if not isinstance(each, int)]
+        if not errors:
+            last = results[-1]
+            assert isinstance(last, int)
+            return last
+        for error in errors:
+            if not isinstance(error, Unavailable):
+                raise error
+        link.note(errors[0], asked=link.guess())
+        await asyncio.sleep(PAUSE_LONGEST_S)
+    raise link.silence(None)

@@ -16,9 +16,8 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.logservice.client.pipeline import Pipeline
+from raftwood.logservice.client.append_pipeline import AppendPipeline, SingleAppends
 from raftwood.logservice.client.shard_link import ShardLink, ask_store_addresses
-from raftwood.logservice.client.single_append import SingleAppends
 from raftwood.logservice.errors import ReadOnlyClient
 from raftwood.logservice.records import RECORD_HEAD_BYTES, SEALED, Record, UpdateKind
 from raftwood.logservice.wire import (
@@ -36,8 +35,7 @@ from raftwood.logservice.wire import (
     encode_read_request,
 )
 from raftwood.net import Payload
-from raftwood.net.discovery import discover
-from raftwood.net.stores import ClientNetwork, Stores
+from raftwood.net.stores import ClientNetwork, Stores, discover
 
 TIMEOUT_MS: Final = 10_000
 TAIL_WAIT_MS: Final = 10_000
@@ -58,7 +56,7 @@ class LogClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """As the shard says."""
 
 
-class LogRecord:
+class RecordBuffer:
     """A record to be filled and appended, again and again."""
 
     __slots__ = ("payload",)
@@ -82,7 +80,7 @@ class AsyncLogClient:
         self._stores = stores
         self._owns_stores = owns_stores
         self._link = ShardLink(stores, config.shard)
-        self._pipeline = Pipeline(
+        self._pipeline = AppendPipeline(
             environment, self._link, record_bytes_max=config.record_bytes_max, holder=0
         )
         self._singles = SingleAppends(
@@ -162,23 +160,23 @@ class AsyncLogClient:
     # Records
 
     @staticmethod
-    def get_log_record(size: int) -> LogRecord:
+    def get_log_record(size: int) -> RecordBuffer:
         """A record with room for so many bytes; it may be reused as soon as `append` returns."""
         if size < 0:
             raise InvalidInput(f"a record of {size} bytes: give 0 or more")
-        return LogRecord(size)
+        return RecordBuffer(size)
 
-    async def append(self, record: LogRecord | Buffer) -> int:
+    async def append(self, record: RecordBuffer | Buffer) -> int:
         """Durable on a majority when it returns; the record's LSN."""
         return await self.append_soon(record)
 
-    def append_soon(self, record: LogRecord | Buffer) -> "asyncio.Future[int]":
+    def append_soon(self, record: RecordBuffer | Buffer) -> "asyncio.Future[int]":
         """As `append`, without waiting: the LSN comes later, records stay in order."""
         self._check_writer("append")
-        payload = record.payload if isinstance(record, LogRecord) else record
+        payload = record.payload if isinstance(record, RecordBuffer) else record
         return self._pipeline.append(payload, self.config.timeout_ms)
 
-    async def append_many(self, records: Iterable[LogRecord | Buffer]) -> list[int]:
+    async def append_many(self, records: Iterable[RecordBuffer | Buffer]) -> list[int]:
         """Append records in order, many at once; their LSNs.
 
         Where some fail, the first error is raised once all that were sent are settled; the others
@@ -193,20 +191,22 @@ class AsyncLogClient:
             except RaftwoodError:
                 await _all_of(futures)  # an error of one that was sent comes first
                 raise
-            size += len(record.payload if isinstance(record, LogRecord) else record)
+            size += len(record.payload if isinstance(record, RecordBuffer) else record)
             if len(futures) >= MANY_RECORDS or size >= MANY_BYTES:
                 lsns += await _all_of(futures)
                 futures, size = [], 0
         return lsns + await _all_of(futures)
 
-    async def append_once(self, record: LogRecord | Buffer, *, producer: str, sequence: int) -> int:
+    async def append_once(
+        self, record: RecordBuffer | Buffer, *, producer: str, sequence: int
+    ) -> int:
         """Append a record under a name: the same (producer, sequence) again, by whichever client,
         writes nothing twice, and answers the LSN of the first time.
 
         Sequences of one producer may come in any order, within the last `producers.WINDOW`.
         """
         self._check_writer("append")
-        payload = record.payload if isinstance(record, LogRecord) else record
+        payload = record.payload if isinstance(record, RecordBuffer) else record
         return await self._singles.append(
             payload, holder=self._pipeline.holder, producer=producer, sequence=sequence
         )

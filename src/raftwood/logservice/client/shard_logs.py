@@ -1,7 +1,16 @@
-"""`ShardLogs`: the log service as the `Logs` seam; each log is a shard, found by its name.
+"""The log service as the seams `Log` (`ShardLog`) and `Logs` (`ShardLogs`).
 
-A shard that was removed answers for a moment longer, until its stores have heard of it; from then
-on `NotFound`. Names should not be used again: a log that was opened before stays the old one.
+A position is an LSN. A batch is one record. The same (producer, sequence) again, by whichever
+client and after whatever
+failure, answers the position that it was first written at. A shard remembers the last `WINDOW`
+sequences of each producer: one that is further behind is refused with `SequenceForgotten`.
+
+Where a shard is sealed, its end is `Bounds.next` for ever: no read goes beyond it, and one that
+begins there answers nothing once its time is over.
+
+Each log is found by its name. A shard that was removed answers for a moment longer, until its
+stores have heard of it; from then on `NotFound`. Names should not be used again: a log that was
+opened before stays the old one.
 """
 
 from collections.abc import Iterator
@@ -10,17 +19,61 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import AlreadyExists, NotFound
+from raftwood.base.errors import AlreadyExists, LogSealed, NotFound
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, StoredBatch
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.shard_log import ShardLog
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import NotLeaseholder, ShardNotFound
 from raftwood.logservice.hakeeper.commands import AddShard, RemoveShard
-from raftwood.logservice.hakeeper.reports import is_log
+from raftwood.logservice.hakeeper.messages import is_log
+from raftwood.logservice.records import SEALED
 from raftwood.net.stores import Stores
+
+
+class ShardLog:
+    """The client is shared with others; closing it is its owner's."""
+
+    def __init__(self, client: AsyncLogClient) -> None:
+        self._client = client
+
+    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+        """Durable when it returns; where its time is over, it may be tried again as it was."""
+        try:
+            lsn = await self._client.append_once(batch, producer=producer, sequence=sequence)
+        except NotLeaseholder as error:
+            if error.holder == SEALED:
+                raise LogSealed("the log has ended: nothing was stored, nor will be") from error
+            raise
+        return Position(lsn)
+
+    async def read(
+        self, start: Position, *, bytes_max: int, wait_ms: int = 0
+    ) -> tuple[list[StoredBatch], Position]:
+        """Batches from `start` on, one at least if there is any, and where to read next."""
+        records, next_lsn = await self._client.read_views(
+            start, bytes_max=bytes_max, wait_ms=wait_ms
+        )
+        return [StoredBatch(Position(lsn), data) for lsn, data in records], Position(next_lsn)
+
+    async def truncate(self, before: Position) -> None:
+        """Allow everything below `before` to be freed."""
+        await self._client.truncate(max(0, before - 1))
+
+    async def bounds(self) -> Bounds:
+        log = (await self._client.info()).log
+        return Bounds(
+            Position(log.first_lsn),
+            Position(log.next_lsn),
+            is_sealed=log.sealed_lsn > 0,
+            appended_bytes=log.appended_bytes,
+        )
+
+    async def seal(self) -> Position:
+        """End the log for ever; where it ended."""
+        return Position(await self._client.seal())
+
 
 OPENED_MAX: Final = 4_096
 """Logs that are kept open, those used last."""

@@ -21,12 +21,12 @@ from raftwood.logservice.client.log_client import (
     TIMEOUT_MS,
     AsyncLogClient,
     LogClientConfig,
-    LogRecord,
+    RecordBuffer,
 )
 from raftwood.logservice.records import Record
 from raftwood.logservice.wire import ShardInfo
 from raftwood.net import ClientTls, Secret
-from raftwood.net.store_names import CLIENT_ROLE, READER_ROLE
+from raftwood.net.identity import CLIENT_ROLE, READER_ROLE
 from raftwood.net.stores import ClientNetwork
 
 
@@ -91,25 +91,25 @@ class LogClient:
     # Records
 
     @staticmethod
-    def get_log_record(size: int) -> LogRecord:
+    def get_log_record(size: int) -> RecordBuffer:
         """A record with room for so many bytes; it may be reused as soon as `append` returns."""
         return AsyncLogClient.get_log_record(size)
 
-    def append(self, record: LogRecord | Buffer) -> int:
+    def append(self, record: RecordBuffer | Buffer) -> int:
         """Durable on a majority when it returns; the record's LSN."""
         return self._thread.call(self._client.append(record))
 
-    def append_soon(self, record: LogRecord | Buffer) -> "Future[int]":
+    def append_soon(self, record: RecordBuffer | Buffer) -> "Future[int]":
         """As `append`, without waiting: one thread's records stay in order."""
-        payload = record.payload if isinstance(record, LogRecord) else record
+        payload = record.payload if isinstance(record, RecordBuffer) else record
         return self._thread.begin(self._client.append(bytes(payload)))
 
-    def append_many(self, records: Iterable[LogRecord | Buffer]) -> list[int]:
+    def append_many(self, records: Iterable[RecordBuffer | Buffer]) -> list[int]:
         """Append records in order, many at once; their LSNs."""
         # Taken here, as the iterable may be one that only this thread may use.
         return self._thread.call(self._client.append_many(list(records)))
 
-    def append_once(self, record: LogRecord | Buffer, *, producer: str, sequence: int) -> int:
+    def append_once(self, record: RecordBuffer | Buffer, *, producer: str, sequence: int) -> int:
         """The same (producer, sequence) again, by whichever client, writes nothing twice."""
         return self._thread.call(
             self._client.append_once(record, producer=producer, sequence=sequence)

@@ -1,14 +1,18 @@
-"""What is proposed to HAKeeper's raft group, and what comes of it, as bytes.
+"""What is proposed to HAKeeper's raft group and asked of it, and the answers, as bytes.
 
-Fields that are not known are refused: skipping them could fail on one replica and not on another.
+Fields of commands that are not known are refused: skipping them could fail on one replica and not
+on another.
 """
+
+from typing import TypeVar
 
 import msgspec
 
 from raftwood.base.errors import InternalError, InvalidInput, RaftwoodError, TooLarge, error_class
 from raftwood.base.names import checked_name
-from raftwood.logservice.hakeeper import reports
-from raftwood.logservice.hakeeper.orders import Order, Orders
+from raftwood.logservice.hakeeper import messages
+from raftwood.logservice.hakeeper.messages import Alarm, Order, Orders, ServiceKind
+from raftwood.logservice.hakeeper.state import ClusterPhase, FailedOrder
 
 STORES_MAX = 1000
 SHARDS_MAX = 10_000
@@ -24,7 +28,7 @@ TICKS_MAX = 10_000_000
 _NUMBER_MAX = (1 << 63) - 1
 
 
-class Tick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+class KeeperTick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """Time went on by one; the times are in ticks."""
 
     bootstrap_ticks: int
@@ -34,13 +38,13 @@ class Tick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class HearStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """A store's heartbeat; the result is its `Ordered`."""
 
-    heartbeat: reports.StoreHeartbeat
+    heartbeat: messages.StoreHeartbeat
 
 
 class HearService(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
     """A service's heartbeat; the result is its `Ordered`."""
 
-    heartbeat: reports.ServiceHeartbeat
+    heartbeat: messages.ServiceHeartbeat
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
@@ -132,8 +136,8 @@ class AddGuests(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     guests: dict[int, str]
 
 
-Command = (
-    Tick
+KeeperCommand = (
+    KeeperTick
     | HearStore
     | HearService
     | Schedule
@@ -150,7 +154,7 @@ Command = (
 )
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class KeeperDone(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Carried out; `id` is the new or first number where one was asked for."""
 
     id: int = 0
@@ -176,40 +180,40 @@ class InitialCluster(msgspec.Struct, frozen=True, array_like=True, tag=4):
     is_first: bool
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class KeeperFailed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The command changed nothing; code and text of an error in `base.errors`."""
 
     code: str
     message: str
 
 
-Success = Done | Ordered | Scheduled | InitialCluster
-Result = Success | Failed
+KeeperSuccess = KeeperDone | Ordered | Scheduled | InitialCluster
+KeeperResult = KeeperSuccess | KeeperFailed
 
 _encoder = msgspec.msgpack.Encoder()
-_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_results: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)
+_commands: msgspec.msgpack.Decoder[KeeperCommand] = msgspec.msgpack.Decoder(KeeperCommand)
+_results: msgspec.msgpack.Decoder[KeeperResult] = msgspec.msgpack.Decoder(KeeperResult)
 
 
-def encode_command(command: Command) -> bytes:
+def encode_command(command: KeeperCommand) -> bytes:
     return _encoder.encode(command)
 
 
-def decode_command(data: bytes) -> Command:
+def decode_command(data: bytes) -> KeeperCommand:
     try:
         return _commands.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"not a command of HAKeeper: {error}") from None
 
 
-def encode_result(result: Result) -> bytes:
+def encode_result(result: KeeperResult) -> bytes:
     return _encoder.encode(result)
 
 
-def decode_result(data: bytes) -> Success:
+def decode_result(data: bytes) -> KeeperSuccess:
     """The result, or the error that it tells of, raised."""
     result = _results.decode(data)
-    if isinstance(result, Failed):
+    if isinstance(result, KeeperFailed):
         raise error_class(result.code)(result.message)
     return result
 
@@ -225,16 +229,16 @@ def decode_orders(data: bytes) -> Orders:
 def decode_id(data: bytes) -> int:
     """The number that was asked for."""
     result = decode_result(data)
-    if not isinstance(result, Done):
+    if not isinstance(result, KeeperDone):
         raise InternalError(f"HAKeeper answered {result!r:.80} where a number was asked for")
     return result.id
 
 
-def failed(error: RaftwoodError) -> Failed:
-    return Failed(error.code, error.message)
+def failed(error: RaftwoodError) -> KeeperFailed:
+    return KeeperFailed(error.code, error.message)
 
 
-def check_command(command: Command) -> None:
+def check_command(command: KeeperCommand) -> None:
     """Whether a command keeps to the limits, asked before it is carried out."""
     match command:
         case HearStore(heartbeat):
@@ -273,7 +277,7 @@ def _check_text(*texts: str) -> None:
             raise TooLarge(f"{text[:40]!r}… is longer than {TEXT_MAX} characters: shorten it")
 
 
-def _check_store(heartbeat: reports.StoreHeartbeat) -> None:
+def _check_store(heartbeat: messages.StoreHeartbeat) -> None:
     _check_range("store", heartbeat.store, least=1, most=(1 << 32) - 1)
     _check_text(heartbeat.address, heartbeat.failure_domain, heartbeat.incarnation)
     _check_text(heartbeat.version, *heartbeat.alarms, *(each.error for each in heartbeat.finished))
@@ -290,7 +294,7 @@ def _check_store(heartbeat: reports.StoreHeartbeat) -> None:
             raise InvalidInput(f"shard {report.shard} is reported at an impossible epoch or term")
 
 
-def _check_service(heartbeat: reports.ServiceHeartbeat) -> None:
+def _check_service(heartbeat: messages.ServiceHeartbeat) -> None:
     checked_name("service", heartbeat.service)
     _check_text(heartbeat.address, *heartbeat.labels, *heartbeat.labels.values())
     _check_text(*(each.error for each in heartbeat.finished))
@@ -315,7 +319,139 @@ def _check_initial(command: SetInitialCluster) -> None:
 def _check_guests(guests: dict[int, str]) -> None:
     _check_range("guests", len(guests), least=0, most=GUESTS_MAX)
     for number, name in guests.items():
-        _check_range("the number of a guest", number, least=reports.GUESTS_FIRST, most=_NUMBER_MAX)
+        _check_range("the number of a guest", number, least=messages.GUESTS_FIRST, most=_NUMBER_MAX)
         checked_name("guest", name)
     if len({*guests.values()}) < len(guests):
         raise InvalidInput("two guests have the same name: give each its own")
+
+
+class DescribeCluster(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """All there is to know; the answer is a `ClusterView`."""
+
+
+class FindShard(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """One shard, by its name if that is given, else by its number; a `KeeperShardView`."""
+
+    shard: int = 0
+    name: str = ""
+
+
+class ListAddresses(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Where the stores are; `Addresses`."""
+
+
+class ListLogs(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The logs whose names begin so; `LogNames`."""
+
+    prefix: str = ""
+
+
+KeeperQuery = DescribeCluster | FindShard | ListAddresses | ListLogs
+
+
+class StoreView(msgspec.Struct, frozen=True, array_like=True):
+    """A store, as HAKeeper sees it."""
+
+    store: int
+    address: str
+    failure_domain: str
+    version: str
+    is_live: bool
+    is_draining: bool
+    silent_ticks: int
+    replicas: int
+    leaders: int
+    disk_bytes: int
+    disk_free_bytes: int
+
+
+class KeeperShardView(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A shard, as HAKeeper sees it."""
+
+    shard: int
+    name: str
+    wanted_voters: int
+    wanted_learners: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    addresses: dict[int, str]
+    """Of all members."""
+    leader: int
+    term: int
+    epoch: int
+    lagging: dict[int, int]
+    """By how many entries each member is behind the leader; left out until it has answered it."""
+    retained_bytes: int = 0
+    """Of its log, at the store that keeps most."""
+
+
+class ServiceView(msgspec.Struct, frozen=True, array_like=True):
+    """A service, as HAKeeper sees it."""
+
+    service: str
+    kind: ServiceKind
+    address: str
+    labels: dict[str, str]
+    is_live: bool
+    silent_ticks: int
+
+
+class TnShardView(msgspec.Struct, frozen=True, array_like=True):
+    """A TN shard and its owner."""
+
+    tn_shard: int
+    log_shard: int
+    owner: str
+    holder: int
+
+
+class ClusterView(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """The whole cluster."""
+
+    phase: ClusterPhase
+    reason: str
+    tick: int
+    term: int
+    stores: tuple[StoreView, ...]
+    shards: tuple[KeeperShardView, ...]
+    services: tuple[ServiceView, ...]
+    tn_shards: tuple[TnShardView, ...]
+    alarms: tuple[Alarm, ...]
+    orders: tuple[Order, ...]
+    """Under way."""
+    failures: tuple[FailedOrder, ...]
+    """Orders that were not carried out, the newest last."""
+
+
+class Addresses(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Where each store is, known or named at the beginning."""
+
+    stores: dict[int, str]
+
+
+class LogNames(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Names of logs, in order."""
+
+    names: list[str]
+
+
+KeeperAnswer = ClusterView | KeeperShardView | Addresses | LogNames
+AnswerType = TypeVar("AnswerType", ClusterView, KeeperShardView, Addresses, LogNames)
+
+_answers: msgspec.msgpack.Decoder[KeeperAnswer | KeeperFailed] = msgspec.msgpack.Decoder(
+    KeeperAnswer | KeeperFailed
+)
+
+
+def encode_query(query: KeeperQuery) -> bytes:
+    return _encoder.encode(query)
+
+
+def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
+    """The answer, or the error that it tells of, raised."""
+    said = _answers.decode(data)
+    if isinstance(said, KeeperFailed):
+        raise error_class(said.code)(said.message)
+    if not isinstance(said, expected):
+        raise InternalError(f"HAKeeper answered {said!r:.80} to another question")
+    return said

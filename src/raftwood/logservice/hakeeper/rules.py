@@ -1,4 +1,15 @@
-"""HAKeeper's rules: what each command does to the state. No clock, no randomness, no I/O."""
+"""HAKeeper's rules: what each command does to the state. No clock, no randomness, no I/O.
+
+**Heartbeats** bring the newest configuration and leader of each shard. A configuration of a higher
+epoch wins. Of an equal epoch there can be only one: a report that says otherwise is not believed,
+and an alarm is raised, for two halves of a shard may both be at work.
+
+**The queue of orders**: which of a planned batch are taken, and how long they stay. A plan is made
+from a state that may have changed before the plan arrives, by a leader that may not be one any
+more. What would do harm then is refused here, where all replicas decide alike.
+"""
+
+import msgspec
 
 from raftwood.base.errors import (
     AlreadyExists,
@@ -9,35 +20,479 @@ from raftwood.base.errors import (
     RaftwoodError,
 )
 from raftwood.logservice.hakeeper.commands import (
+    ORDERS_MAX,
+    SERVICES_MAX,
     SHARDS_MAX,
+    STORES_MAX,
+    TICKS_MAX,
     AddGuests,
     AddShard,
     AddTnShard,
     AllocateIds,
-    Command,
-    Done,
     DrainStore,
     ForgetStore,
     HearService,
     HearStore,
     InitialCluster,
+    KeeperCommand,
+    KeeperDone,
+    KeeperResult,
+    KeeperTick,
     Ordered,
     RemoveService,
     RemoveShard,
     RemoveTnShard,
-    Result,
     Schedule,
+    Scheduled,
     SetInitialCluster,
-    Tick,
     check_command,
     decode_command,
     encode_result,
     failed,
 )
-from raftwood.logservice.hakeeper.reporting import hear_service, hear_store, is_member
-from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, HAKEEPER_SHARD, is_log
-from raftwood.logservice.hakeeper.scheduling import expire, orders_for, schedule, settle_moves
-from raftwood.logservice.hakeeper.state import Phase, ShardState, State, TnShardState
+from raftwood.logservice.hakeeper.messages import (
+    GUESTS_FIRST,
+    HAKEEPER_SHARD,
+    FinishedOrder,
+    Order,
+    OrderKind,
+    Orders,
+    ServiceHeartbeat,
+    ShardReplicaReport,
+    StoreHeartbeat,
+    is_log,
+)
+from raftwood.logservice.hakeeper.state import (
+    ClusterPhase,
+    FailedOrder,
+    KeeperShardState,
+    KeeperState,
+    ServiceState,
+    StoreState,
+    TnShardState,
+    VoterMove,
+)
+
+FAILURES_KEPT = 100
+PLACING = (OrderKind.START_REPLICA, OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER)
+"""Orders that make a replica, or a member of it."""
+
+
+def apply_store_heartbeat(state: KeeperState, heartbeat: StoreHeartbeat) -> None:
+    """Take a store's word in; the orders that it finished are under way no more."""
+    number = heartbeat.store
+    before = state.stores.get(number)
+    if before is None and len(state.stores) >= STORES_MAX:
+        raise Overloaded(f"HAKeeper knows {STORES_MAX} stores: forget some first")
+    if state.forgotten.get(number, heartbeat.incarnation) != heartbeat.incarnation:
+        # The stores that knew it refuse it: it must not become a reader of a log meanwhile.
+        raise Conflict(
+            f"store {number} was forgotten, and comes back without its data: a number belongs to "
+            "one data folder for ever, so start it with a new number and --join"
+        )
+    if before is not None and before.incarnation != heartbeat.incarnation:
+        _lose(state, number)
+    store = StoreState(
+        heartbeat.address,
+        heartbeat.failure_domain,
+        heartbeat.incarnation,
+        heartbeat.version,
+        state.tick,
+        {report.shard: report for report in heartbeat.replicas},
+        heartbeat.alarms,
+        heartbeat.disk_bytes,
+        heartbeat.disk_free_bytes,
+        before is not None and before.is_draining,
+        is_short=heartbeat.is_short,
+        served_as=(before.served_as if before is not None else "")
+        or (heartbeat.incarnation if heartbeat.replicas else ""),
+    )
+    state.stores[number] = store
+    for each, known in state.shards.items():
+        if each not in store.replicas:
+            known.conflicts.pop(number, None)
+    for report in store.replicas.values():
+        shard = state.shards.get(report.shard)
+        if shard is not None:
+            _take_configuration(shard, report, number)
+            _take_leader(state, shard, report, number)
+    finish(state, heartbeat.finished, to_store=number)
+    _drop_what_is_done(state, number)
+    if before is not None:
+        _keep_remarks(state, number, before)
+    _note_strangers(state, number)
+
+
+def apply_service_heartbeat(state: KeeperState, heartbeat: ServiceHeartbeat) -> None:
+    """Take a service's word in."""
+    if heartbeat.service not in state.services and len(state.services) >= SERVICES_MAX:
+        raise Overloaded(f"HAKeeper knows {SERVICES_MAX} services: remove some first")
+    state.services[heartbeat.service] = ServiceState(
+        heartbeat.kind, heartbeat.address, state.tick, heartbeat.labels, heartbeat.replicas
+    )
+    finish(state, heartbeat.finished, to_service=heartbeat.service)
+    if not owns_of_others(state, heartbeat.service):
+        # It has begun anew, whether or not its acknowledgement arrived.
+        for order in list(state.orders.values()):
+            if order.to_service == heartbeat.service and order.kind is OrderKind.SHUTDOWN_SERVICE:
+                del state.orders[order.id]
+
+
+def owns_of_others(state: KeeperState, service: str) -> bool:
+    """Whether a service reports a TN shard that was given to another."""
+    for report in state.services[service].replicas:
+        shard = state.tn_shards.get(report.tn_shard)
+        if shard is not None and shard.owner and shard.owner != service:
+            return True
+    return False
+
+
+def finish(
+    state: KeeperState,
+    finished: tuple[FinishedOrder, ...],
+    *,
+    to_store: int = 0,
+    to_service: str = "",
+) -> None:
+    """Drop orders that their target has answered, and remember what failed."""
+    for each in finished:
+        order = state.orders.get(each.order)
+        if order is None or (order.to_store, order.to_service) != (to_store, to_service):
+            continue
+        drop_order(state, order)
+        if each.error:
+            target = to_service or f"store {to_store}"
+            note_failure(
+                state,
+                FailedOrder(state.tick, order.kind, target, order.shard, each.error, order.store),
+            )
+        elif order.kind is OrderKind.BOOTSTRAP_SHARD and order.shard in state.shards:
+            _begun(state.shards[order.shard], to_store)
+
+
+def drop_order(state: KeeperState, order: Order) -> None:
+    """An order is under way no more, though its target may carry it out until it reports again."""
+    del state.orders[order.id]
+    if order.kind in PLACING:
+        # Whether it is a stranger is judged by what is reported from now on.
+        store = state.stores.get(order.store or order.to_store)
+        if store is not None:
+            store.strange_since.pop(order.shard, None)
+
+
+def note_failure(state: KeeperState, failure: FailedOrder) -> None:
+    state.failures.append(failure)
+    del state.failures[:-FAILURES_KEPT]
+
+
+def is_member(shard: KeeperShardState, store: int) -> bool:
+    return store in shard.voters or store in shard.learners
+
+
+def _begun(shard: KeeperShardState, store: int) -> None:
+    for each in (shard.awaited, shard.told):
+        if store in each:
+            each.remove(store)
+
+
+def _lose(state: KeeperState, store: int) -> None:
+    """A store came back empty: what it promised is forgotten, so it may not vote as it was."""
+    for shard in state.shards.values():
+        if store in shard.awaited and store not in shard.told:
+            continue  # It has not begun, so there is nothing to lose.
+        _begun(shard, store)
+        if is_member(shard, store) and store not in shard.lost:
+            shard.lost.append(store)
+    for order in list(state.orders.values()):
+        # It is not caught up any more, and an empty replica has to be started anew.
+        if order.to_store == store or (order.store == store and order.kind is OrderKind.ADD_VOTER):
+            drop_order(state, order)
+
+
+def _take_configuration(shard: KeeperShardState, report: ShardReplicaReport, store: int) -> None:
+    if not report.voters:
+        return  # An empty replica, which waits for its leader.
+    if store in report.voters:
+        _begun(shard, store)
+    told = (tuple(sorted(report.voters)), tuple(sorted(report.learners)))
+    known = (shard.voters, shard.learners)
+    if report.epoch < shard.epoch:
+        shard.conflicts.pop(store, None)
+        return
+    if report.epoch == shard.epoch and shard.voters:
+        if told != known:
+            shard.conflicts[store] = (
+                f"store {store} reports voters {list(report.voters)} and learners "
+                f"{list(report.learners)} at epoch {report.epoch}, known are {list(shard.voters)} "
+                f"and {list(shard.learners)}"
+            )
+        else:
+            shard.conflicts.pop(store, None)
+            shard.is_joint = shard.is_joint and report.is_joint
+        return
+    shard.epoch = report.epoch
+    shard.voters, shard.learners = told
+    shard.is_joint = report.is_joint
+    shard.conflicts = {}
+    shard.lost = [each for each in shard.lost if is_member(shard, each)]
+    shard.awaited = [each for each in shard.awaited if each in shard.voters]
+    shard.told = [each for each in shard.told if each in shard.awaited]
+
+
+def _take_leader(
+    state: KeeperState, shard: KeeperShardState, report: ShardReplicaReport, store: int
+) -> None:
+    if not is_member(shard, store):
+        return  # Whom a removed replica follows, or leads, is of no account.
+    if report.leader == store and report.term >= shard.term:
+        shard.leader, shard.term = store, report.term
+        shard.leader_tick = state.tick
+        shard.lagging = report.lagging
+    elif report.leader and report.term > shard.term:
+        shard.leader, shard.term, shard.lagging = report.leader, report.term, {}
+    elif shard.leader == store and report.term >= shard.term:
+        shard.leader, shard.term, shard.lagging = 0, report.term, {}
+
+
+def _drop_what_is_done(state: KeeperState, number: int) -> None:
+    """Orders that the report shows as done; carried out once more, they could do harm later."""
+    replicas = state.stores[number].replicas
+    for order in [each for each in state.orders.values() if each.to_store == number]:
+        shard = state.shards.get(order.shard)
+        if (
+            (order.kind is OrderKind.KILL_ZOMBIE and order.shard not in replicas)
+            or (order.kind is OrderKind.START_REPLICA and order.shard in replicas)
+            or (
+                order.kind is OrderKind.BOOTSTRAP_SHARD
+                and shard is not None
+                and number not in shard.awaited
+            )
+        ):
+            drop_order(state, order)
+
+
+def _keep_remarks(state: KeeperState, number: int, before: StoreState) -> None:
+    """What is remembered of replicas that are still there."""
+    store = state.stores[number]
+    store.strange_since = {
+        shard: since for shard, since in before.strange_since.items() if shard in store.replicas
+    }
+    store.condemned = [
+        shard
+        for shard in before.condemned
+        if shard in store.replicas and before.incarnation == store.incarnation
+    ]
+
+
+def _note_strangers(state: KeeperState, number: int) -> None:
+    store = state.stores[number]
+    placed = {
+        order.shard
+        for order in state.orders.values()
+        if order.kind in PLACING and (order.store or order.to_store) == number
+    }
+    for shard in store.replicas:
+        known = state.shards.get(shard)
+        if known is not None and is_member(known, number):
+            store.strange_since.pop(shard, None)
+            if shard in store.condemned:
+                store.condemned.remove(shard)
+        elif shard not in placed:
+            store.strange_since.setdefault(shard, state.tick)
+
+
+MEMBERSHIP = (OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER, OrderKind.REMOVE_MEMBER)
+ANSWER_ORDERS_MAX = 1000
+
+
+def schedule(state: KeeperState, batch: Schedule) -> Scheduled:
+    """Take a batch of orders into the queue."""
+    if batch.term < state.term or batch.tick != state.tick:
+        return Scheduled(0, is_outdated=True)
+    state.term = batch.term
+    wanted = {_key(order) for order in state.orders.values()}
+    changing = {order.shard for order in state.orders.values() if order.kind in MEMBERSHIP}
+    taken = 0
+    for order in batch.orders:
+        # One change of a shard at a time: the next is decided by what came of this one.
+        if _key(order) in wanted or (order.kind in MEMBERSHIP and order.shard in changing):
+            continue
+        if _take(state, order):
+            taken += 1
+            wanted.add(_key(order))
+            if order.kind in MEMBERSHIP:
+                changing.add(order.shard)
+    if state.phase is ClusterPhase.BOOTSTRAPPING and all(
+        shard.founders for shard in state.shards.values() if shard.is_initial
+    ):
+        state.phase = ClusterPhase.BOOTSTRAP_COMMANDS_RECEIVED
+    return Scheduled(taken)
+
+
+def orders_for(state: KeeperState, *, to_store: int = 0, to_service: str = "") -> Orders:
+    """What a heartbeat's answer brings: oldest first, and not too many at once."""
+    found = [
+        order
+        for order in state.orders.values()
+        if order.to_store == to_store and order.to_service == to_service
+    ]
+    answered = tuple(found[:ANSWER_ORDERS_MAX])
+    for order in answered:
+        shard = state.shards.get(order.shard)
+        if order.kind is not OrderKind.BOOTSTRAP_SHARD or shard is None:
+            continue
+        if to_store not in shard.told:
+            shard.told.append(to_store)
+    return Orders(state.term, state.tick, answered)
+
+
+def expire(state: KeeperState) -> None:
+    """Drop the orders whose time is over; what is still needed is planned anew."""
+    for order in [each for each in state.orders.values() if each.expires_tick <= state.tick]:
+        drop_order(state, order)
+        if order.to_store and order.to_store not in state.stores:
+            continue  # A founder that is still to come: it is told again.
+        target = order.to_service or f"store {order.to_store}"
+        note_failure(
+            state, FailedOrder(state.tick, order.kind, target, order.shard, "not acknowledged")
+        )
+
+
+def settle_moves(state: KeeperState) -> None:
+    """A move has ended when its source is gone, or when nothing is left of its target."""
+    for number, shard in state.shards.items():
+        move = shard.move
+        if move is None:
+            continue
+        is_under_way = (
+            move.target in shard.learners
+            # A lone voter leaves after the new one has its vote; else the target replaced another.
+            or (move.target in shard.voters and len(shard.voters) > shard.replicas)
+            or any(
+                order.shard == number and order.store == move.target
+                for order in state.orders.values()
+            )
+        )
+        if move.source not in shard.voters or not is_under_way:
+            shard.move = None
+
+
+def _take(state: KeeperState, order: Order) -> bool:
+    if len(state.orders) >= ORDERS_MAX or (order.to_store > 0) == bool(order.to_service):
+        return False
+    if order.to_service:
+        prepared = _prepare_tn(state, order)
+    else:
+        prepared = order if _fits(state, order) else None
+    if prepared is None:
+        return False
+    expires = min(max(order.expires_tick, state.tick + 1), state.tick + TICKS_MAX)
+    queued = msgspec.structs.replace(prepared, id=state.next_order, expires_tick=expires)
+    state.orders[queued.id] = queued
+    state.next_order += 1
+    _remark(state, queued)
+    return True
+
+
+def _remark(state: KeeperState, order: Order) -> None:
+    if order.kind in PLACING:
+        target = state.stores.get(order.store or order.to_store)
+        if target is not None:
+            target.strange_since.pop(order.shard, None)
+    elif order.kind is OrderKind.KILL_ZOMBIE:
+        condemned = state.stores[order.to_store].condemned
+        if order.shard not in condemned:
+            condemned.append(order.shard)
+
+
+def _key(order: Order) -> tuple[object, ...]:
+    """Orders with the same key want the same."""
+    about = (order.tn_shard,) if order.tn_shard else (order.shard, order.store)
+    return (order.kind, order.to_store, order.to_service, *about)
+
+
+def _fits(state: KeeperState, order: Order) -> bool:
+    shard = state.shards.get(order.shard)
+    if order.kind is OrderKind.KILL_ZOMBIE:
+        return _is_stranger(state, order)
+    if shard is None:
+        return False
+    if order.kind is OrderKind.BOOTSTRAP_SHARD:
+        if not shard.founders and order.members:
+            shard.founders = dict(sorted(order.members.items()))
+            shard.voters = tuple(shard.founders)
+            shard.awaited = list(shard.founders)
+        return order.members == shard.founders and order.to_store in shard.awaited
+    if order.kind in PLACING and _is_condemned(state, order):
+        return False
+    if order.kind is OrderKind.START_REPLICA:
+        return _may_start(shard, order.to_store)
+    if order.kind is OrderKind.TRANSFER_LEADER:
+        return order.to_store == shard.leader
+    if order.kind in MEMBERSHIP:
+        if order.to_store != shard.leader or not _says_it_leads(state, order):
+            return False
+        if order.epoch != shard.epoch or shard.is_joint:
+            return False
+        if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:
+            return False
+        if order.kind is OrderKind.ADD_LEARNER and order.removed:
+            shard.move = VoterMove(order.removed, order.store)
+    return True
+
+
+def _says_it_leads(state: KeeperState, order: Order) -> bool:
+    store = state.stores.get(order.to_store)
+    report = None if store is None else store.replicas.get(order.shard)
+    return report is not None and report.leader == order.to_store
+
+
+def _may_start(shard: KeeperShardState, store: int) -> bool:
+    """Whether a replica that is not there may be started without harm to what it has promised."""
+    if store in shard.lost:
+        return False
+    # While a change is joint, who is no member after it may still be one before it.
+    return is_member(shard, store) or not shard.is_joint
+
+
+def _is_condemned(state: KeeperState, order: Order) -> bool:
+    store = state.stores.get(order.store or order.to_store)
+    return store is None or order.shard in store.condemned
+
+
+def _is_stranger(state: KeeperState, order: Order) -> bool:
+    shard, store = state.shards.get(order.shard), state.stores.get(order.to_store)
+    if store is None or order.shard not in store.replicas:
+        return False
+    if shard is None:
+        return order.shard in state.removed_shards
+    report = store.replicas[order.shard]
+    is_out = bool(report.voters) and order.to_store not in (*report.voters, *report.learners)
+    return (
+        order.shard in store.strange_since
+        and order.epoch == shard.epoch
+        and (report.epoch < shard.epoch or is_out)
+    )
+
+
+def _prepare_tn(state: KeeperState, order: Order) -> Order | None:
+    """A new owner gets a lease id above all before it; the same owner keeps its own."""
+    if order.to_service not in state.services:
+        return None
+    if order.kind is not OrderKind.ADD_TN_SHARD:
+        return order
+    shard = state.tn_shards.get(order.tn_shard)
+    if shard is None:
+        return None
+    if shard.owner != order.to_service:
+        for other in list(state.orders.values()):
+            if other.tn_shard == order.tn_shard and other.kind is OrderKind.ADD_TN_SHARD:
+                del state.orders[other.id]
+        shard.owner = order.to_service
+        shard.holder = state.next_id
+        state.next_id += 1
+    return msgspec.structs.replace(order, shard=shard.log_shard, epoch=0, holder=shard.holder)
+
 
 REMOVED_KEPT = 100_000
 _WITHOUT_FORGOTTEN = ("0.1.0",)
@@ -45,9 +500,9 @@ _WITHOUT_FORGOTTEN = ("0.1.0",)
 members come to the same state by the same commands."""
 
 
-def apply(state: State, payload: bytes) -> bytes:
+def apply(state: KeeperState, payload: bytes) -> bytes:
     """Carry out one command; whatever is wrong with it is its result."""
-    result: Result
+    result: KeeperResult
     try:
         command = decode_command(payload)
         check_command(command)
@@ -57,17 +512,17 @@ def apply(state: State, payload: bytes) -> bytes:
     return encode_result(result)
 
 
-def carry_out(state: State, command: Command) -> Result:
+def carry_out(state: KeeperState, command: KeeperCommand) -> KeeperResult:
     """As `apply`, for a command that was checked."""
     match command:
-        case Tick():
+        case KeeperTick():
             _tick(state, command)
         case HearStore(heartbeat):
-            hear_store(state, heartbeat)
+            apply_store_heartbeat(state, heartbeat)
             _advance(state)
             return Ordered(orders_for(state, to_store=heartbeat.store))
         case HearService(heartbeat):
-            hear_service(state, heartbeat)
+            apply_service_heartbeat(state, heartbeat)
             return Ordered(orders_for(state, to_service=heartbeat.service))
         case Schedule():
             return schedule(state, command)
@@ -76,9 +531,9 @@ def carry_out(state: State, command: Command) -> Result:
         case AddGuests(guests):
             _add_guests(state, guests)
         case AllocateIds(count):
-            return Done(_allocate(state, count))
+            return KeeperDone(_allocate(state, count))
         case AddShard():
-            return Done(_add_shard(state, command))
+            return KeeperDone(_add_shard(state, command))
         case RemoveShard(shard):
             _remove_shard(state, shard)
         case DrainStore(store, is_draining):
@@ -92,15 +547,15 @@ def carry_out(state: State, command: Command) -> Result:
                 raise NotFound(f"there is no service {service!r}: check its name")
             _remove_service(state, service)
         case AddTnShard():
-            return Done(_add_tn_shard(state, command))
+            return KeeperDone(_add_tn_shard(state, command))
         case RemoveTnShard(tn_shard):
             if state.tn_shards.pop(tn_shard, None) is None:
                 raise NotFound(f"there is no TN shard {tn_shard}: check its number")
             _drop_orders(state, tn_shard=tn_shard)
-    return Done()
+    return KeeperDone()
 
 
-def _allocate(state: State, count: int) -> int:
+def _allocate(state: KeeperState, count: int) -> int:
     first = state.next_id
     if first + count > GUESTS_FIRST:
         raise Overloaded(f"all numbers below {GUESTS_FIRST} are taken")
@@ -108,27 +563,31 @@ def _allocate(state: State, count: int) -> int:
     return first
 
 
-def _tick(state: State, command: Tick) -> None:
+def _tick(state: KeeperState, command: KeeperTick) -> None:
     state.tick += 1
     expire(state)
     settle_moves(state)
     silent = state.tick - command.service_removed_ticks
     for name in [each for each, service in state.services.items() if service.heard_tick < silent]:
         _remove_service(state, name)
-    is_beginning = state.phase in (Phase.BOOTSTRAPPING, Phase.BOOTSTRAP_COMMANDS_RECEIVED)
+    is_beginning = state.phase in (
+        ClusterPhase.BOOTSTRAPPING,
+        ClusterPhase.BOOTSTRAP_COMMANDS_RECEIVED,
+    )
     if is_beginning and state.tick - state.initial_tick > command.bootstrap_ticks:
-        state.phase, state.reason = Phase.BOOTSTRAP_FAILED, _why_not_running(state)
+        state.phase, state.reason = ClusterPhase.BOOTSTRAP_FAILED, _why_not_running(state)
 
 
-def _advance(state: State) -> None:
+def _advance(state: KeeperState) -> None:
     """The cluster runs when each of the first shards has had a leader."""
-    if state.phase in (Phase.BOOTSTRAP_COMMANDS_RECEIVED, Phase.BOOTSTRAP_FAILED) and all(
-        shard.leader_tick for shard in state.shards.values() if shard.is_initial
-    ):
-        state.phase, state.reason = Phase.RUNNING, ""
+    if state.phase in (
+        ClusterPhase.BOOTSTRAP_COMMANDS_RECEIVED,
+        ClusterPhase.BOOTSTRAP_FAILED,
+    ) and all(shard.leader_tick for shard in state.shards.values() if shard.is_initial):
+        state.phase, state.reason = ClusterPhase.RUNNING, ""
 
 
-def _why_not_running(state: State) -> str:
+def _why_not_running(state: KeeperState) -> str:
     silent = [store for store in state.members if store not in state.stores]
     reasons = [f"stores {silent} have never reported"] if silent else []
     first = {number: shard for number, shard in state.shards.items() if shard.is_initial}
@@ -143,12 +602,12 @@ def _why_not_running(state: State) -> str:
     return "; ".join(reasons)
 
 
-def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialCluster:
-    if state.phase is not Phase.CREATED:
+def _set_initial_cluster(state: KeeperState, command: SetInitialCluster) -> InitialCluster:
+    if state.phase is not ClusterPhase.CREATED:
         return InitialCluster(is_first=False)
-    state.phase, state.initial_tick = Phase.BOOTSTRAPPING, state.tick
+    state.phase, state.initial_tick = ClusterPhase.BOOTSTRAPPING, state.tick
     state.members = dict(sorted(command.members.items()))
-    state.shards[HAKEEPER_SHARD] = ShardState(
+    state.shards[HAKEEPER_SHARD] = KeeperShardState(
         "hakeeper",
         command.hakeeper_replicas,
         0,
@@ -159,11 +618,11 @@ def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialClu
     )
     first = _allocate(state, command.log_shards)
     for number in range(first, first + command.log_shards):
-        state.shards[number] = ShardState(
+        state.shards[number] = KeeperShardState(
             f"log-{number}", command.log_replicas, 0, state.tick, is_initial=True
         )
     for number, name in sorted(command.guests.items()):
-        state.shards[number] = ShardState(
+        state.shards[number] = KeeperShardState(
             name, command.hakeeper_replicas, 0, state.tick, is_initial=True
         )
     for log_shard in range(first, first + command.tn_shards):
@@ -176,8 +635,8 @@ def _set_initial_cluster(state: State, command: SetInitialCluster) -> InitialClu
     return InitialCluster(is_first=True)
 
 
-def _add_guests(state: State, guests: dict[int, str]) -> None:
-    if state.phase is Phase.CREATED:
+def _add_guests(state: KeeperState, guests: dict[int, str]) -> None:
+    if state.phase is ClusterPhase.CREATED:
         raise Conflict("the cluster has not begun: set what it is to be first")
     new = {number: name for number, name in sorted(guests.items()) if number not in state.shards}
     taken = {shard.name for shard in state.shards.values()}
@@ -186,27 +645,27 @@ def _add_guests(state: State, guests: dict[int, str]) -> None:
             raise AlreadyExists(f"a log is named {name!r}, as a guest is to be: remove it")
     replicas = state.shards[HAKEEPER_SHARD].replicas
     for number, name in new.items():
-        state.shards[number] = ShardState(name, replicas, 0, state.tick)
+        state.shards[number] = KeeperShardState(name, replicas, 0, state.tick)
 
 
-def _add_shard(state: State, command: AddShard) -> int:
+def _add_shard(state: KeeperState, command: AddShard) -> int:
     for number, shard in state.shards.items():
         if shard.name == command.name:
             if shard.nonce == command.nonce and command.nonce:
                 return number
             raise AlreadyExists(f"shard {command.name!r} exists: choose another name")
-    if state.phase is Phase.CREATED:
+    if state.phase is ClusterPhase.CREATED:
         raise Conflict("the cluster has not begun: set what it is to be first")
     if len(state.shards) >= SHARDS_MAX:
         raise Overloaded(f"there are {SHARDS_MAX} shards: remove some first")
     number = _allocate(state, 1)
-    state.shards[number] = ShardState(
+    state.shards[number] = KeeperShardState(
         command.name, command.replicas, command.learners, state.tick, command.nonce
     )
     return number
 
 
-def _remove_shard(state: State, number: int) -> None:
+def _remove_shard(state: KeeperState, number: int) -> None:
     if not is_log(number):
         raise InvalidInput(f"shard {number} is no log, and part of every cluster: it stays")
     if number not in state.shards:
@@ -221,7 +680,7 @@ def _remove_shard(state: State, number: int) -> None:
     _drop_orders(state, shard=number)
 
 
-def _forget_store(state: State, store: int) -> None:
+def _forget_store(state: KeeperState, store: int) -> None:
     if store not in state.stores:
         raise NotFound(f"HAKeeper has never heard of store {store}: check its number")
     for number, shard in state.shards.items():
@@ -245,7 +704,7 @@ def _forget_store(state: State, store: int) -> None:
         del state.orders[order.id]
 
 
-def _remove_service(state: State, name: str) -> None:
+def _remove_service(state: KeeperState, name: str) -> None:
     del state.services[name]
     for shard in state.tn_shards.values():
         if shard.owner == name:
@@ -254,7 +713,7 @@ def _remove_service(state: State, name: str) -> None:
         del state.orders[order.id]
 
 
-def _add_tn_shard(state: State, command: AddTnShard) -> int:
+def _add_tn_shard(state: KeeperState, command: AddTnShard) -> int:
     if not is_log(command.log_shard) or command.log_shard not in state.shards:
         raise NotFound(f"there is no log shard {command.log_shard}: add it first")
     for number, shard in state.tn_shards.items():
@@ -267,7 +726,7 @@ def _add_tn_shard(state: State, command: AddTnShard) -> int:
     return number
 
 
-def _drop_orders(state: State, *, shard: int = 0, tn_shard: int = 0) -> None:
+def _drop_orders(state: KeeperState, *, shard: int = 0, tn_shard: int = 0) -> None:
     for order in list(state.orders.values()):
         if (shard and order.shard == shard and not order.tn_shard) or (
             tn_shard and order.tn_shard == tn_shard

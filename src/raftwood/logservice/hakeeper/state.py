@@ -5,15 +5,20 @@ from enum import StrEnum
 import msgspec
 
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import ReplicaReport, ServiceKind, TnReplicaReport
+from raftwood.logservice.hakeeper.messages import (
+    Order,
+    OrderKind,
+    ServiceKind,
+    ShardReplicaReport,
+    TnReplicaReport,
+)
 
 FORMAT_VERSION = 1
 _MAGIC = b"RWHK"
 _DAMAGED = "a snapshot of HAKeeper cannot be read: remove this replica and add it anew"
 
 
-class Phase(StrEnum):
+class ClusterPhase(StrEnum):
     """How far the cluster is."""
 
     CREATED = "created"
@@ -34,7 +39,7 @@ class StoreState(msgspec.Struct, array_like=True):
     incarnation: str
     version: str
     heard_tick: int
-    replicas: dict[int, ReplicaReport] = {}
+    replicas: dict[int, ShardReplicaReport] = {}
     alarms: tuple[str, ...] = ()
     disk_bytes: int = 0
     disk_free_bytes: int = 0
@@ -54,14 +59,14 @@ class StoreState(msgspec.Struct, array_like=True):
         return self.served_as not in ("", self.incarnation)
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True):
+class VoterMove(msgspec.Struct, frozen=True, array_like=True):
     """A voter that moves for the sake of balance."""
 
     source: int
     target: int
 
 
-class ShardState(msgspec.Struct, array_like=True):
+class KeeperShardState(msgspec.Struct, array_like=True):
     """A shard: what is wanted, and the newest that is known of it."""
 
     name: str
@@ -85,7 +90,7 @@ class ShardState(msgspec.Struct, array_like=True):
     leader_tick: int = 0
     """When a leader last reported itself."""
     lagging: dict[int, int] = {}
-    move: Move | None = None
+    move: VoterMove | None = None
     conflicts: dict[int, str] = {}
     """Stores that contradict the configuration at the same epoch, and what they say."""
     told: list[int] = []
@@ -123,10 +128,10 @@ class FailedOrder(msgspec.Struct, frozen=True, array_like=True):
     """Whom the order was about, where that is another than its target."""
 
 
-class State(msgspec.Struct, array_like=True):
+class KeeperState(msgspec.Struct, array_like=True):
     """All of it; equal commands lead to equal states."""
 
-    phase: Phase = Phase.CREATED
+    phase: ClusterPhase = ClusterPhase.CREATED
     reason: str = ""
     """Why the bootstrap failed."""
     tick: int = 1
@@ -139,7 +144,7 @@ class State(msgspec.Struct, array_like=True):
     next_id: int = 1
     next_order: int = 1
     stores: dict[int, StoreState] = {}
-    shards: dict[int, ShardState] = {}
+    shards: dict[int, KeeperShardState] = {}
     removed_shards: list[int] = []
     services: dict[str, ServiceState] = {}
     tn_shards: dict[int, TnShardState] = {}
@@ -150,17 +155,17 @@ class State(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)
+_decoder: msgspec.msgpack.Decoder[KeeperState] = msgspec.msgpack.Decoder(KeeperState)
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: KeeperState) -> bytes:
     fields = msgspec.structs.astuple(state)
     if not state.forgotten:
         fields = fields[:-1]  # as release 0.1.0 wrote it, until there is something to tell
     return _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(fields)
 
 
-def decode_state(data: bytes) -> State:
+def decode_state(data: bytes) -> KeeperState:
     """`UnsupportedVersion` where a newer program made it, `StoreDamaged` where none did."""
     head = len(_MAGIC) + 1
     if len(data) < head or not data.startswith(_MAGIC):

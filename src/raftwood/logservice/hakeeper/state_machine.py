@@ -1,19 +1,17 @@
 """`HaKeeperStateMachine`: HAKeeper as a raft group replicates it, over `rules`.
 
-The group's leader proposes a `Tick` each tick, and after it what `plan` finds, as a `Schedule` of
-its term.
+The group's leader proposes a `KeeperTick` each tick, and after it what `plan` finds, as a
+`Schedule` of its term.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from raftwood.logservice.hakeeper import queries, rules
-from raftwood.logservice.hakeeper.checkers import planner
-from raftwood.logservice.hakeeper.commands import Schedule, Tick, encode_command
-from raftwood.logservice.hakeeper.orders import Order
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
-from raftwood.raft.whole_snapshot import gathered, in_chunks
+from raftwood.logservice.hakeeper import checkers, queries, rules
+from raftwood.logservice.hakeeper.commands import KeeperTick, Schedule, encode_command
+from raftwood.logservice.hakeeper.messages import Order
+from raftwood.logservice.hakeeper.state import KeeperState, decode_state, encode_state
+from raftwood.logservice.settings import HaKeeperSettings
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
 
 class HaKeeperStateMachine:
@@ -21,9 +19,9 @@ class HaKeeperStateMachine:
 
     def __init__(self, settings: HaKeeperSettings | None = None) -> None:
         self.settings = settings or HaKeeperSettings()
-        self.state = State()
+        self.state = KeeperState()
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         return [rules.apply(self.state, command.payload) for command in commands]
 
     def lookup(self, query: bytes) -> bytes:
@@ -32,12 +30,12 @@ class HaKeeperStateMachine:
     def tick_command(self) -> bytes:
         """What the leader proposes each tick."""
         return encode_command(
-            Tick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
+            KeeperTick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
         )
 
     def plan(self) -> list[Order]:
         """What the leader orders after a tick, from the state as it is here."""
-        return planner.plan(self.state, self.settings)
+        return checkers.plan(self.state, self.settings)
 
     def schedule_command(self, term: int) -> bytes | None:
         """The plan as a command of the leader's term; none where there is nothing to order."""

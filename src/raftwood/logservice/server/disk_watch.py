@@ -5,7 +5,7 @@ from typing import Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull
-from raftwood.base.files import Space, perform
+from raftwood.base.files import DiskSpace, perform
 from raftwood.base.logs import get_logger
 from raftwood.logservice.settings import LogServiceSettings
 
@@ -35,7 +35,7 @@ class DiskWatch:
 
     async def look(self) -> None:
         try:
-            ((total, free),) = await perform(self._environment.files, Space(self._folder))
+            ((total, free),) = await perform(self._environment.files, DiskSpace(self._folder))
         except OSError as error:
             _log.warning("free space not known", reason=str(error))
             return

@@ -1,31 +1,44 @@
-"""The store's side of HAKeeper: heartbeats, commands and questions, handed to its raft group."""
+"""The store's replica of HAKeeper: its requests, and what its leader does each tick.
 
-from collections.abc import Callable
+The leader lets time go on, sets the cluster up, and plans. It also plans as soon as somebody wants
+something, and lets the stores know that orders wait: else a new shard would take a tick and a
+heartbeat to begin.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from raftwood.base.errors import InvalidInput, NotFound, NotLeader, RaftwoodError
+from raftwood.base.logs import get_logger
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.commands import (
     AddGuests,
     AllocateIds,
-    Command,
     HearService,
     HearStore,
+    InitialCluster,
+    KeeperCommand,
+    KeeperTick,
     Schedule,
+    Scheduled,
     SetInitialCluster,
-    Tick,
     check_command,
     decode_command,
     decode_id,
     decode_orders,
+    decode_result,
     encode_command,
 )
-from raftwood.logservice.hakeeper.orders import Orders
-from raftwood.logservice.hakeeper.reports import (
+from raftwood.logservice.hakeeper.messages import (
     HAKEEPER_SHARD,
+    Orders,
     ServiceHeartbeat,
     StoreHeartbeat,
 )
+from raftwood.logservice.hakeeper.state import ClusterPhase, KeeperState
+from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
+from raftwood.logservice.server.heartbeats import Pacer
+from raftwood.logservice.settings import HaKeeperSettings
 from raftwood.logservice.wire import (
     ALLOCATE_IDS,
     KEEPER_COMMAND,
@@ -35,11 +48,104 @@ from raftwood.logservice.wire import (
     STORE_HEARTBEAT,
 )
 from raftwood.net import Call, Payload, Service
-from raftwood.net.store_names import store_of
-from raftwood.raft.host.host import Host
+from raftwood.net.identity import store_of
+from raftwood.raft.node_host import NodeHost
+
+_log = get_logger("hakeeper")
+
+
+class KeeperDriver:
+    """Runs on every store, and does something where that one leads HAKeeper."""
+
+    def __init__(
+        self,
+        host: NodeHost,
+        settings: HaKeeperSettings,
+        first_members: Mapping[int, str],
+        guests: Mapping[int, str],
+        version: str,
+        tell: Callable[[int], None],
+    ) -> None:
+        """`tell` lets a store know that orders wait for it."""
+        self._host = host
+        self._settings = settings
+        self._first_members = dict(first_members)
+        self._guests = dict(guests)
+        self._version = version
+        self._tell = tell
+        self._pacing = Pacer(settings.tick_ms)
+
+    async def run(self) -> None:
+        while True:
+            is_tick = await self._pacing.wait()
+            try:
+                await self._work(is_tick=is_tick)
+            except RaftwoodError as error:
+                _log.debug("no tick", reason=error.message)
+
+    def plan_soon(self) -> None:
+        """Somebody wants something: orders need not wait for the next tick."""
+        self._pacing.ask()
+
+    async def _work(self, *, is_tick: bool) -> None:
+        host = self._host
+        if HAKEEPER_SHARD not in host.groups() or not host.is_leading(HAKEEPER_SHARD):
+            return
+        machine = host.machine(HAKEEPER_SHARD)
+        assert isinstance(machine, HaKeeperStateMachine)
+        term = host.status(HAKEEPER_SHARD).term
+        if is_tick:
+            await self._propose(machine.tick_command())
+        if machine.state.phase is ClusterPhase.CREATED:
+            await self._set_initial_cluster()
+        elif is_tick:
+            await self._add_guests(machine.state)
+        command = machine.schedule_command(term)
+        if command is None:
+            return
+        result = decode_result(await self._propose(command))
+        if isinstance(result, Scheduled) and result.taken:
+            for store in sorted({order.to_store for order in machine.state.orders.values()}):
+                self._tell(store)
+
+    async def _set_initial_cluster(self) -> None:
+        settings = self._settings
+        stores = len(self._first_members)
+        if not stores:
+            return
+        result = decode_result(
+            await self._propose(
+                encode_command(
+                    SetInitialCluster(
+                        log_shards=settings.log_shards,
+                        tn_shards=settings.tn_shards,
+                        log_replicas=min(settings.log_replicas, stores),
+                        hakeeper_replicas=min(settings.hakeeper_replicas, stores),
+                        members=self._first_members,
+                        guests=self._guests,
+                    )
+                )
+            )
+        )
+        if isinstance(result, InitialCluster) and result.is_first:
+            _log.info("initial cluster", shards=settings.log_shards, stores=stores)
+
+    async def _add_guests(self, state: KeeperState) -> None:
+        """Those that a cluster lacks which began with an older program; once no store runs that
+        any more, for it could not carry this out.
+        """
+        missing = {each: name for each, name in self._guests.items() if each not in state.shards}
+        if missing and all(each.version == self._version for each in state.stores.values()):
+            decode_result(await self._propose(encode_command(AddGuests(missing))))
+            _log.info("guests begin", names=sorted(missing.values()))
+
+    async def _propose(self, command: bytes) -> bytes:
+        timeout_ms = self._settings.tick_ms * 10
+        return bytes(await self._host.propose(HAKEEPER_SHARD, command, timeout_ms=timeout_ms))
+
 
 TIMEOUT_MS: Final = 5_000
-_NO_OPERATORS: Final = (Tick, Schedule, HearStore, SetInitialCluster, AddGuests)
+_NO_OPERATORS: Final = (KeeperTick, Schedule, HearStore, SetInitialCluster, AddGuests)
 """Said by HAKeeper's leader, or as heartbeats: a batch of some far term would end all planning."""
 
 
@@ -48,7 +154,7 @@ class KeeperService:
 
     def __init__(
         self,
-        host: Host,
+        host: NodeHost,
         keeper: KeeperClient,
         *,
         plan_soon: Callable[[], None],
@@ -91,7 +197,7 @@ class KeeperService:
         self._beat_soon()
         call.reply()
 
-    async def _propose(self, command: Command) -> bytes:
+    async def _propose(self, command: KeeperCommand) -> bytes:
         check_command(command)
         try:
             result = await self._host.propose(

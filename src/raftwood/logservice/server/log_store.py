@@ -12,28 +12,27 @@ from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.errors import ShardNotFound
-from raftwood.logservice.hakeeper.reports import DISK_SLOW, HAKEEPER_SHARD, is_log
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.hakeeper.messages import DISK_SLOW, HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.server.disk_watch import DiskWatch
-from raftwood.logservice.server.forwarding import Forwarder
-from raftwood.logservice.server.heartbeats import Heartbeats
-from raftwood.logservice.server.keeper_driver import KeeperDriver
-from raftwood.logservice.server.keeper_metrics import register_keeper_metrics
-from raftwood.logservice.server.keeper_service import KeeperService
-from raftwood.logservice.server.order_executor import OrderExecutor
-from raftwood.logservice.server.shard_metrics import ShardMetrics
+from raftwood.logservice.server.forwarder import Forwarder
+from raftwood.logservice.server.heartbeats import Heartbeats, OrderExecutor
+from raftwood.logservice.server.keeper_service import KeeperDriver, KeeperService
+from raftwood.logservice.server.metrics import (
+    ShardMetrics,
+    register_keeper_metrics,
+    register_storage_metrics,
+)
 from raftwood.logservice.server.shard_service import ShardService
-from raftwood.logservice.server.storage_metrics import register_storage_metrics
 from raftwood.logservice.server.truncation import TruncationWorker
-from raftwood.logservice.settings import LogServiceSettings
+from raftwood.logservice.settings import HaKeeperSettings, LogServiceSettings
 from raftwood.logservice.wire import Location
 from raftwood.net import Service
 from raftwood.net.stores import ClientNetwork
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.service import RaftService
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
+from raftwood.raft.settings import RaftHostSettings
 from raftwood.raft.state_machine import StateMachine
 
 _log = get_logger("log-store")
@@ -74,7 +73,7 @@ class LogStore:
     def __init__(
         self,
         environment: Environment,
-        host: Host,
+        host: NodeHost,
         place: LogStorePlace,
         settings: LogServiceSettings,
         keeper_settings: HaKeeperSettings,

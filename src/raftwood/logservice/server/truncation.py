@@ -1,10 +1,15 @@
 """The truncation worker of a store: frees what the users of its shards have truncated.
 
+A snapshot taken where the state machine stands must not hide what a user may still read. So the
+snapshots that are taken regularly are hidden, and the largest one at or below what may be freed
+becomes the visible one, up to which the log is cut (`next_step`).
+
 Also watches what cannot be freed: how much each shard keeps, and since when something that was
 truncated is still there.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,11 +18,48 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.logservice.hakeeper.reports import is_log
+from raftwood.logservice.hakeeper.messages import is_log
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.settings import LogServiceSettings
-from raftwood.logservice.truncation_rules import next_step
-from raftwood.raft.host.host import Host
+from raftwood.raft.node_host import NodeHost
+
+
+class TruncationStep(msgspec.Struct, frozen=True):
+    """In this order."""
+
+    visible: int | None
+    """The snapshot to make visible; None where there is none yet."""
+    dropped: tuple[int, ...]
+    """Hidden snapshots that are thinned out."""
+    takes_snapshot: bool
+
+
+def next_step(
+    snapshots: Sequence[int],
+    *,
+    applied: int,
+    freeable: int,
+    entries_between: int,
+    kept_max: int,
+) -> TruncationStep:
+    """`snapshots` are the shard's, in order; `freeable` is the last index that need not be kept."""
+    newest = snapshots[-1] if snapshots else 0
+    takes_snapshot = applied - newest >= entries_between
+    below = [index for index in snapshots if index <= freeable]
+    visible = below[-1] if below else None
+    kept = [index for index in snapshots if visible is None or index >= visible]
+    return TruncationStep(visible, _thinned(kept, kept_max), takes_snapshot)
+
+
+def _thinned(snapshots: list[int], kept_max: int) -> tuple[int, ...]:
+    """Those whose neighbours are closest to one another; never the first nor the last."""
+    kept = list(snapshots)
+    dropped = []
+    while len(kept) > max(2, kept_max):
+        closest = min(range(1, len(kept) - 1), key=lambda place: kept[place + 1] - kept[place - 1])
+        dropped.append(kept.pop(closest))
+    return tuple(dropped)
+
 
 LOOKS: Final = 10
 """In a period of the worker, for logs that grow quickly."""
@@ -50,7 +92,9 @@ class ShardStorage(msgspec.Struct):
 class TruncationWorker:
     """One per store; `run` ends with its task."""
 
-    def __init__(self, environment: Environment, host: Host, settings: LogServiceSettings) -> None:
+    def __init__(
+        self, environment: Environment, host: NodeHost, settings: LogServiceSettings
+    ) -> None:
         self._environment = environment
         self._host = host
         self._settings = settings

@@ -1,4 +1,4 @@
 """The archive of a logstore: sealed ranges of its shards as Parquet or Delta, and a manifest.
 
-Start reading at `manifest` and `archive_rules`.
+`spark` alone needs Spark. Start reading at `manifest` and `rules`, then `archiver`.
 """

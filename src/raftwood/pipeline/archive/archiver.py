@@ -22,17 +22,15 @@ from raftwood.base.file_systems import folder_uri
 from raftwood.base.logs import get_logger
 from raftwood.base.position import Position
 from raftwood.loghub.client import LogHubClient
-from raftwood.loghub.cursors import decode_cursor
 from raftwood.loghub.errors import ConsumerGroupExists, ShardNotFound
-from raftwood.loghub.wire import ShardDetail
-from raftwood.pipeline.archive.archive import Archive
-from raftwood.pipeline.archive.archive_rules import plan, truncatable
+from raftwood.loghub.wire import ShardDetail, decode_cursor
 from raftwood.pipeline.archive.files import ArrowFiles
-from raftwood.pipeline.archive.manifest import ArchivedRange, Commit, Manifest
-from raftwood.pipeline.archive.writing import ArchiveWriter, ArrowWriter, Written
+from raftwood.pipeline.archive.manifest import ArchivedRange, ArchiveLog, ArchiveManifest, Commit
+from raftwood.pipeline.archive.rules import plan, truncatable
+from raftwood.pipeline.archive.writer import ArchiveWriter, ArrowWriter, WrittenFiles
 from raftwood.pipeline.columns import wanted_columns
 from raftwood.pipeline.options import SourceOptions, StreamAccess
-from raftwood.pipeline.source.planning import shard_views
+from raftwood.pipeline.planning import shard_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +70,7 @@ class Archiver:
     def __init__(
         self,
         access: StreamAccess,
-        archive: Archive,
+        archive: ArchiveLog,
         writer: ArchiveWriter,
         *,
         group: str | None = None,
@@ -106,7 +104,7 @@ class Archiver:
         writer = ArrowWriter(files, SourceOptions(access=access), fields=wanted_columns(fields))
         return cls(
             access,
-            Archive(files, project=access.project, logstore=access.logstore),
+            ArchiveLog(files, project=access.project, logstore=access.logstore),
             writer,
             group=group,
             is_truncating=is_truncating,
@@ -128,8 +126,10 @@ class Archiver:
         skips_freed: bool = False,
     ) -> Self:
         """`format` is `parquet` or `delta`; each shard is one task at least."""
-        from raftwood.pipeline.archive.hadoop_files import spark_files  # noqa: PLC0415 (an extra)
-        from raftwood.pipeline.archive.spark_writing import spark_writer  # noqa: PLC0415
+        from raftwood.pipeline.archive.spark import (  # noqa: PLC0415
+            spark_files,
+            spark_writer,
+        )
 
         files = spark_files(spark, uri)
         writer = spark_writer(
@@ -142,7 +142,7 @@ class Archiver:
         )
         return cls(
             access,
-            Archive(files, project=access.project, logstore=access.logstore),
+            ArchiveLog(files, project=access.project, logstore=access.logstore),
             writer,
             group=group,
             is_truncating=is_truncating,
@@ -177,7 +177,7 @@ class Archiver:
         with suppress(ConsumerGroupExists):
             client.create_group(access.project, access.logstore, self._group)
 
-    def _archived(self, describe: Callable[[], list[ShardDetail]]) -> Manifest:
+    def _archived(self, describe: Callable[[], list[ShardDetail]]) -> ArchiveManifest:
         for _ in range(_ATTEMPTS_MAX):
             # First the logs, then the archive: another archiver may be at work, see `looking`.
             views = shard_views(describe())
@@ -210,7 +210,7 @@ class Archiver:
             "one of them run at a time"
         )
 
-    def _written(self, ranges: Sequence[ArchivedRange], number: int) -> Written | None:
+    def _written(self, ranges: Sequence[ArchivedRange], number: int) -> WrittenFiles | None:
         """None where another archiver was faster: it removes what can no longer be committed, also
         while that is being written.
         """
@@ -226,7 +226,7 @@ class Archiver:
     def _tell_overtaken(self) -> None:
         _log.info("another archiver was faster", archive=self._archive.files.uri)
 
-    def _note(self, client: LogHubClient, manifest: Manifest) -> None:
+    def _note(self, client: LogHubClient, manifest: ArchiveManifest) -> None:
         """What is archived, as the checkpoints of the archive's group."""
         access = self._access
         noted = {
@@ -239,7 +239,7 @@ class Archiver:
                     access.project, access.logstore, self._group, shard=shard, position=position
                 )
 
-    def _truncated(self, client: LogHubClient, manifest: Manifest) -> dict[int, Position]:
+    def _truncated(self, client: LogHubClient, manifest: ArchiveManifest) -> dict[int, Position]:
         access = self._access
         details = client.describe(access.project, access.logstore)
         required = {

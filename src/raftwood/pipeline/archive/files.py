@@ -1,7 +1,7 @@
 """The files of an archive: listed, read, and made whole or not at all, on any file system.
 
-`ArrowFiles` goes by Arrow's file systems and needs no Spark; `hadoop_files` by Hadoop's, as Spark's
-own tables do.
+`ArrowFiles` goes by Arrow's file systems and needs no Spark; `HadoopFiles` in `archive/spark` by
+Hadoop's, as Spark's own tables do.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 It is a row of commits, each a small file that is made once and never changed. A range that no
 commit names does not exist, whatever files lie around; so what was written and not committed is
-written anew, and nothing is there twice.
+written anew, and nothing is there twice. `ArchiveLog` reads it where it is kept, as it grows.
 """
 
 import re
@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidConfiguration, StoreDamaged, UnsupportedVersion
 from raftwood.base.position import Position, parse_position
+from raftwood.pipeline.archive.files import ArchiveFiles
 
 VERSION: Final = 1
 FOLDER: Final = "_manifest"
@@ -115,7 +116,7 @@ class ArchivedShard(msgspec.Struct, kw_only=True):
     is_ended: bool
 
 
-class Manifest:
+class ArchiveManifest:
     """All commits so far; ranges of a shard follow one another, and do not overlap."""
 
     def __init__(self, commits: Sequence[Commit]) -> None:
@@ -197,3 +198,47 @@ def in_order(names: Iterable[str]) -> list[str]:
             f"commit {commit_name(missing)} of the archive is missing: restore it from a copy"
         )
     return [commit_name(number) for number in numbers]
+
+
+DATA: Final = "data"
+"""The folder with a folder for each commit's files."""
+TABLE: Final = "table"
+"""The folder of a Delta table, which all commits share."""
+
+
+class ArchiveLog:
+    """Of one logstore; `InvalidConfiguration` where the files are of another one."""
+
+    def __init__(self, files: ArchiveFiles, *, project: str, logstore: str) -> None:
+        self.files = files
+        self._project = project
+        self._logstore = logstore
+        self._commits: list[Commit] = []
+
+    def manifest(self) -> ArchiveManifest:
+        """As it is now; commits never change, so that each is read once."""
+        for name in in_order(self.files.names(FOLDER))[len(self._commits) :]:
+            commit = decode_commit(self.files.read(f"{FOLDER}/{name}"), name)
+            if (commit.project, commit.logstore) != (self._project, self._logstore):
+                raise InvalidConfiguration(
+                    f"{self.files.uri} is the archive of {commit.project}/{commit.logstore}, not "
+                    f"of {self._project}/{self._logstore}: give each logstore a folder of its own"
+                )
+            self._commits.append(commit)
+        return ArchiveManifest(self._commits)
+
+    def add(self, commit: Commit, *, number: int) -> bool:
+        """Commit; False where another one was faster, and this one does not count."""
+        return self.files.create(f"{FOLDER}/{commit_name(number)}", encode_commit(commit))
+
+    def clean(self, *, commits: int) -> list[str]:
+        """Remove folders of runs that never can be committed: others have their numbers."""
+        named = {file.path.split("/")[1] for commit in self._commits for file in commit.files}
+        removed = [
+            name
+            for name in self.files.names(DATA)
+            if name not in named and name.split("-")[0].isdigit() and int(name[:12]) < commits
+        ]
+        for name in removed:
+            self.files.remove(f"{DATA}/{name}")
+        return removed

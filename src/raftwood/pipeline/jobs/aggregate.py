@@ -6,8 +6,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
-from raftwood.pipeline.jobs.triggers import duration_s
+from raftwood.pipeline.jobs.job import duration_s
+from raftwood.pipeline.jobs.query import StreamingJob, StreamOptions
 
 
 class AggregateOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,8 +4,7 @@ import time
 from typing import Literal
 
 from raftwood.pipeline.archive.archiver import Archiver, ArchiveReport
-from raftwood.pipeline.jobs.job import Job, JobContext, JobOptions
-from raftwood.pipeline.jobs.progress import JobState
+from raftwood.pipeline.jobs.job import Job, JobContext, JobOptions, JobState
 
 
 class ArchiveOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

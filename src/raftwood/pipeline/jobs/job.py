@@ -1,32 +1,188 @@
-"""`Job`: what all jobs have, whatever they do: a name, options, a folder, progress, an end.
+"""`Job`: what all jobs have: a name, options, a folder, a trigger, progress, an end.
 
     class Marked(Transform):
         def build(self, rows):
             return super().build(rows).withColumn("seen_by", lit("me"))
 
-A file names a class of a user's own as `kind = "module:Class"`.
+A file names a class of a user's own as `kind = "module:Class"`. How far a job is it tells while it
+runs, and keeps in a small file for whoever asks later.
 """
 
+import importlib
+import inspect
 import os
+import re
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from raftwood.base.errors import InternalError, InvalidConfiguration, RaftwoodError
-from raftwood.pipeline.jobs.progress import JobProgress, JobState, write_status
-from raftwood.pipeline.jobs.triggers import Trigger, parse_trigger
 from raftwood.pipeline.options import StreamAccess, access_to
-from raftwood.pipeline.spark_errors import SPARK_ERRORS, reason_of
+from raftwood.pipeline.spark import SPARK_ERRORS, reason_of
+
+AVAILABLE_NOW: Final = "available-now"
+ONCE: Final = "once"
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(second|minute|hour|day)s?\s*")
+
+
+class Trigger(msgspec.Struct, frozen=True):
+    """`interval_s` is None for a job that ends once what was there is done."""
+
+    text: str
+    interval_s: float | None = None
+
+    def spark_arguments(self) -> dict[str, Any]:
+        """For `DataStreamWriter.trigger`."""
+        if self.interval_s is not None:
+            return {"processingTime": self.text}
+        return {"once": True} if self.text == ONCE else {"availableNow": True}
+
+
+def parse_trigger(text: str) -> Trigger:
+    if text in (AVAILABLE_NOW, ONCE):
+        return Trigger(text)
+    try:
+        return Trigger(text, duration_s(text))
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(
+            f"trigger {text!r}: give {AVAILABLE_NOW}, {ONCE}, or an interval such as '10 seconds'"
+        ) from error
+
+
+def duration_s(text: str) -> float:
+    """Of `90 seconds`, `1 minute`, `2 hours`, `1 day`."""
+    found = _DURATION.fullmatch(text)
+    if found is None or float(found[1]) <= 0:
+        raise InvalidConfiguration(f"{text!r} is no time span: give one such as '90 seconds'")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def named(text: str) -> Any:
+    """What `module:name` stands for; modules beside the file are found as well."""
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise InvalidConfiguration(f"{text!r} names nothing: write module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidConfiguration(
+            f"{text!r}: module {module_name!r} cannot be loaded ({error}); put it beside the file, "
+            "or install it"
+        ) from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise InvalidConfiguration(f"{text!r}: module {module_name!r} has no {name!r}")
+    if not module_name.startswith("raftwood."):
+        # Spark's workers may not find the module, so they are given its code.
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return found
+
+
+def function_named(text: str | None) -> Any:
+    found = named(text or "")
+    if not callable(found) or inspect.isclass(found):
+        raise InvalidConfiguration(f"{text!r} is no function")
+    return found
+
+
+STATUS_FILE: Final = "status.json"
+
+
+class JobState(StrEnum):
+    """Where a job stands in its life."""
+
+    NEW = "new"
+    STARTING = "starting"
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"
+    """Its process is gone, and it did not say how it ended."""
+
+
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one run, the last one where it is over."""
+
+    job: str
+    kind: str
+    state: JobState = JobState.NEW
+    batches: int = 0
+    rows: int = 0
+    """Read in this run."""
+    rows_per_s: float = 0.0
+    """Of the last micro-batch."""
+    lag: int | None = None
+    """Stored batches of the stream that were not read yet, as of the last micro-batch."""
+    late: int = 0
+    """Rows that came behind the watermark and were left out, as Spark counts them: after it has
+    joined those of one task and one window."""
+    watermark: str | None = None
+    updated_ms: int = 0
+    pid: int = 0
+    error: str = ""
+
+
+def lag_of(source: Mapping[str, Any]) -> int | None:
+    """From a source's part of Spark's progress: what was there, less what was read."""
+    try:
+        latest, end = source["latestOffset"], source["endOffset"]
+        ahead, done = latest["shards"], end["shards"]
+        ended = set(end["ended"])
+        return sum(
+            max(0, int(position) - int(done.get(shard, position)))
+            for shard, position in ahead.items()
+            if int(shard) not in ended
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # a source of another kind
+
+
+def write_status(folder: str, progress: JobProgress) -> JobProgress:
+    """Whole or not at all; as it was written."""
+    progress = msgspec.structs.replace(progress, updated_ms=time.time_ns() // 1_000_000)
+    path = f"{folder}/{STATUS_FILE}"
+    with open(f"{path}.new", "wb") as file:
+        file.write(msgspec.json.encode(progress))
+    os.replace(f"{path}.new", path)
+    return progress
+
+
+def read_status(folder: str, *, job: str, kind: str) -> JobProgress:
+    """Of the last run; of a job that never ran, that it is new."""
+    try:
+        with open(f"{folder}/{STATUS_FILE}", "rb") as file:
+            found = msgspec.json.decode(file.read(), type=JobProgress)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return JobProgress(job=job, kind=kind)
+    if found.state in (JobState.STARTING, JobState.RUNNING) and not _is_alive(found.pid):
+        return msgspec.structs.replace(found, state=JobState.LOST)
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
 
 STOP_S_MAX: Final = 30.0
 """How long a micro-batch under way may take before it is broken off; it is done anew next time."""
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs reach LogHub, and Zeppelin where one writes there."""
 
     gateways: str
@@ -84,7 +240,7 @@ class Job(ABC, Generic[Given]):
     options_type: ClassVar[type[JobOptions]]
 
     def __init__(
-        self, name: str, options: Given, *, access: Access, folder: str, base: str = "."
+        self, name: str, options: Given, *, access: JobAccess, folder: str, base: str = "."
     ) -> None:
         self.name = name
         self.options = options

@@ -11,22 +11,52 @@
     to = "web/errors"
     sql = "SELECT time, contents FROM input WHERE contents['status'] >= 500"
 
-What a file says is checked as a whole before anything runs.
+What a file says is checked as a whole before anything runs. `KINDS` are the kinds of jobs that come
+with Raftwood; users bring others.
 """
 
+import inspect
 import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.names import checked_name
-from raftwood.pipeline.jobs.job import Access, Job
-from raftwood.pipeline.jobs.kinds import class_of
-from raftwood.pipeline.kv.options import ADDRESSES_VARIABLE, PASSWORD_VARIABLE, USER_VARIABLE
+from raftwood.pipeline.jobs.job import Job, JobAccess, named
+from raftwood.pipeline.zeppelin_options import ADDRESSES_VARIABLE, PASSWORD_VARIABLE, USER_VARIABLE
+
+KINDS: Final = {
+    "transform": ("transform:Transform", "SQL or Python over rows, to another stream"),
+    "aggregate": ("aggregate:Aggregate", "figures over windows of event time"),
+    "sessionize": ("sessionize:Sessionize", "rows of one key without a gap become one"),
+    "keys": ("transform:Keys", "rows become keys and values of a table of Zeppelin"),
+    "archive": ("archive:Archive", "a stream to Parquet or Delta; then truncate it"),
+    "replay": ("replay:Replay", "what the log has of a time range, sent again"),
+    "backfill": ("replay:Backfill", "the same from the archive and the log"),
+}
+"""Name → its module here and its class, and what it does."""
+
+
+def class_of(kind: str) -> type[Job[Any]]:
+    """Of a kind's name, or of `module:Class`."""
+    if ":" in kind:
+        found = named(kind)
+        if not (inspect.isclass(found) and issubclass(found, Job)):
+            raise InvalidConfiguration(f"{kind!r} is no class of jobs: make it a subclass of one")
+        return found
+    if kind not in KINDS:
+        raise InvalidConfiguration(
+            f"there is no kind of job {kind!r}: give {', '.join(KINDS)}, or module:Class"
+        )
+    module, _, name = KINDS[kind][0].partition(":")
+    chosen: type[Job[Any]] = getattr(import_module(f"raftwood.pipeline.jobs.{module}"), name)
+    return chosen
+
 
 ADDRESSES: Final = {
     "gateways": "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS",
@@ -120,7 +150,7 @@ def pipeline_of(
 
 def _access(
     file: _File, path: str, environment: Mapping[str, str], *, needs_access: bool
-) -> Access:
+) -> JobAccess:
     for section, given, known in (
         ("loghub", file.loghub, ADDRESSES),
         ("zeppelin", file.zeppelin, TABLE),
@@ -141,11 +171,11 @@ def _access(
         name: file.zeppelin.get(name) or environment.get(variable) or ""
         for name, variable in TABLE.items()
     }
-    return Access(**values, zeppelin={name: text for name, text in table.items() if text})
+    return JobAccess(**values, zeppelin={name: text for name, text in table.items() if text})
 
 
 def _job(
-    name: str, options: dict[str, Any], path: str, *, access: Access, folder: str, base: str
+    name: str, options: dict[str, Any], path: str, *, access: JobAccess, folder: str, base: str
 ) -> Job[Any]:
     checked_name("job", name)
     kind = options.get("kind")

@@ -1,13 +1,59 @@
-"""`Replay`: what a stream's log has of a time range, sent to another stream once more."""
+"""`Replay`: what a stream's log has of a time range, sent to another stream once more.
 
+`Backfill` does the same with what the stream ever had, from its archive and its log.
+"""
+
+from datetime import UTC, datetime
 from typing import ClassVar
 
-from pyspark.sql import DataFrame
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.pipeline.jobs.job import JobOptions
-from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
-from raftwood.pipeline.jobs.time_range import time_range, time_us
+from raftwood.pipeline.jobs.query import StreamingJob, StreamOptions
 from raftwood.pipeline.jobs.transform import with_sql
+
+
+class TimeRange(msgspec.Struct, frozen=True):
+    """`begin` ≤ time < `end`, in microseconds since 1970; None where there is no bound."""
+
+    begin_us: int | None
+    end_us: int | None
+
+    def condition(self) -> Column:
+        """Of the column `time`."""
+        found = f.lit(True)
+        if self.begin_us is not None:
+            found = found & (f.col("time") >= f.timestamp_micros(f.lit(self.begin_us)))
+        if self.end_us is not None:
+            found = found & (f.col("time") < f.timestamp_micros(f.lit(self.end_us)))
+        return found
+
+
+def time_range(begin: str | None, end: str | None) -> TimeRange:
+    found = TimeRange(
+        None if begin is None else time_us(begin), None if end is None else time_us(end)
+    )
+    if found.begin_us is not None and found.end_us is not None and found.begin_us >= found.end_us:
+        raise InvalidConfiguration(f"no time is between {begin} and {end}: give the earlier first")
+    return found
+
+
+def time_us(text: str) -> int:
+    """Of ISO 8601; UTC where it names no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"{text!r} is no time: give one such as 2026-10-01T12:00:00Z"
+        ) from error
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    since = found - epoch
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 class ReplayOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,3 +88,21 @@ class Replay(StreamingJob[ReplayOptions]):
     def build(self, rows: DataFrame) -> DataFrame:
         wanted = rows.where(time_range(self.options.begin, self.options.end).condition())
         return wanted if self.options.sql is None else with_sql(wanted, self.options.sql)
+
+
+class BackfillOptions(ReplayOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As of a replay."""
+
+    archive: str
+    """The archive's folder, or where it is in an object store."""
+
+
+class Backfill(Replay):
+    """History and tail have one space of positions, so that one query reads both."""
+
+    kind = "backfill"
+    options_type = BackfillOptions
+    options: BackfillOptions
+
+    def source_options(self) -> dict[str, str]:
+        return {**super().source_options(), "archive": self.place(self.options.archive)}

@@ -1,6 +1,6 @@
 """`Sessionize`: rows of one key without a long gap between them become one row, when it is over."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -9,13 +9,71 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from raftwood.pipeline.jobs.sessions import Session, SessionRow, closed, with_rows
-from raftwood.pipeline.jobs.streaming_job import StreamingJob, StreamOptions
-from raftwood.pipeline.jobs.triggers import duration_s
+from raftwood.pipeline.jobs.job import duration_s
+from raftwood.pipeline.jobs.query import StreamingJob, StreamOptions
+
+
+class RowSession(msgspec.Struct, array_like=True):
+    """A visit so far; times in milliseconds."""
+
+    start_ms: int
+    end_ms: int
+    """Of its last row."""
+    rows: int
+    sums: list[float]
+    first: list[str | None]
+    last: list[str | None]
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """What of a row goes into its session."""
+
+    time_ms: int
+    sums: Sequence[float]
+    texts: Sequence[str | None]
+
+
+def with_rows(
+    sessions: Sequence[RowSession], rows: Iterable[SessionRow], gap_ms: int
+) -> list[RowSession]:
+    """Sessions in order, no two nearer to one another than the gap; whatever order rows come in."""
+    singles = [
+        RowSession(row.time_ms, row.time_ms, 1, list(row.sums), list(row.texts), list(row.texts))
+        for row in rows
+    ]
+    # Sorting keeps equals in their order, so the first of two rows at one time stays the first.
+    merged: list[RowSession] = []
+    for each in sorted([*sessions, *singles], key=_start):
+        if merged and each.start_ms - merged[-1].end_ms < gap_ms:
+            _join(merged[-1], each)
+        else:
+            merged.append(each)
+    return merged
+
+
+def _join(session: RowSession, later: RowSession) -> None:
+    """Add one that does not start before it."""
+    if later.end_ms >= session.end_ms:
+        session.end_ms, session.last = later.end_ms, later.last
+    session.rows += later.rows
+    session.sums = [mine + its for mine, its in zip(session.sums, later.sums, strict=True)]
+
+
+def _start(session: RowSession) -> int:
+    return session.start_ms
+
+
+def closed(
+    sessions: Sequence[RowSession], *, watermark_ms: int, gap_ms: int
+) -> tuple[list[RowSession], list[RowSession]]:
+    """Those that no row can join any more, and those that are open."""
+    over = [each for each in sessions if each.end_ms + gap_ms <= watermark_ms]
+    return over, [each for each in sessions if each.end_ms + gap_ms > watermark_ms]
+
 
 _STATE: Final = "sessions string"
 _OUTPUT: Final = "time timestamp, session_key string, contents map<string,string>"
-_decode: Final = msgspec.json.Decoder(list[Session]).decode
+_decode: Final = msgspec.json.Decoder(list[RowSession]).decode
 
 
 class SessionizeOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,7 +186,7 @@ def _rows(
 
 
 def _frame(
-    key: str, sessions: list[Session], sums: tuple[str, ...], ends: tuple[str, ...]
+    key: str, sessions: list[RowSession], sums: tuple[str, ...], ends: tuple[str, ...]
 ) -> pandas.DataFrame:
     return pandas.DataFrame(
         {
@@ -140,7 +198,7 @@ def _frame(
 
 
 def _contents(
-    key: str, session: Session, sums: tuple[str, ...], ends: tuple[str, ...]
+    key: str, session: RowSession, sums: tuple[str, ...], ends: tuple[str, ...]
 ) -> dict[str, str]:
     found = {
         "key": key,

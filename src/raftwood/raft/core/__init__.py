@@ -40,17 +40,6 @@ old id.
 Start reading at `raw_node`, then `raft`.
 """
 
-from raftwood.raft.core.changes import (
-    LEAVE_JOINT,
-    Change,
-    ChangeStep,
-    ChangeV1,
-    ChangeV2,
-    StepKind,
-    Transition,
-    change_entry,
-    change_of,
-)
 from raftwood.raft.core.errors import (
     EntryCompacted,
     EntryMissing,
@@ -60,6 +49,17 @@ from raftwood.raft.core.errors import (
     SnapshotNotReady,
     SnapshotOutOfDate,
     UnknownPeer,
+)
+from raftwood.raft.core.membership import (
+    LEAVE_JOINT,
+    Change,
+    ChangeStep,
+    ChangeV1,
+    ChangeV2,
+    StepKind,
+    Transition,
+    change_entry,
+    change_of,
 )
 from raftwood.raft.core.messages import (
     APPEND_THREAD,
@@ -73,17 +73,15 @@ from raftwood.raft.core.messages import (
     HardState,
     Message,
     MessageKind,
+    Role,
     Snapshot,
     is_storage_thread,
 )
-from raftwood.raft.core.progress import ProgressState
-from raftwood.raft.core.raw_node import RawNode
+from raftwood.raft.core.raw_node import FollowerStatus, RawNode, Ready, SoftState, Status
 from raftwood.raft.core.reads import ReadState
-from raftwood.raft.core.ready import Ready, SoftState
-from raftwood.raft.core.roles import Role
 from raftwood.raft.core.settings import ElectionJitter, RaftSettings, ReadMode
-from raftwood.raft.core.status import FollowerStatus, Status
 from raftwood.raft.core.storage import MemoryStorage, Storage
+from raftwood.raft.core.tracker import ProgressState
 
 __all__ = [
     "APPEND_THREAD",

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from raftwood.raft.core import follower, replication
 from raftwood.raft.core.errors import ProposalDropped
-from raftwood.raft.core.messages import IS_CHANGE, NOBODY, Message, MessageKind
+from raftwood.raft.core.messages import (
+    IS_CHANGE,
+    LEADER,
+    NOBODY,
+    PRECANDIDATE,
+    Message,
+    MessageKind,
+)
 from raftwood.raft.core.quorum import VoteResult
-from raftwood.raft.core.roles import LEADER, PRECANDIDATE
 
 if TYPE_CHECKING:
     from raftwood.raft.core.raft import Raft

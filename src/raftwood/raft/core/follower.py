@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import election, membership
 from raftwood.raft.core.errors import ProposalDropped
-from raftwood.raft.core.messages import NOBODY, Message, MessageKind, Snapshot
+from raftwood.raft.core.messages import FOLLOWER, NOBODY, Message, MessageKind, Snapshot
 from raftwood.raft.core.reads import ReadState
-from raftwood.raft.core.roles import FOLLOWER
 from raftwood.raft.core.settings import ReadMode
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import reconfiguration, replication
 from raftwood.raft.core.errors import ProposalDropped
 from raftwood.raft.core.messages import NOBODY, Message, MessageKind
-from raftwood.raft.core.progress import PROBE, REPLICATE, SNAPSHOT, Progress
 from raftwood.raft.core.quorum import VoteResult
 from raftwood.raft.core.reads import ReadState
 from raftwood.raft.core.settings import ReadMode
+from raftwood.raft.core.tracker import PROBE, REPLICATE, SNAPSHOT, Progress
 
 if TYPE_CHECKING:
     from raftwood.raft.core.raft import Raft

@@ -1,13 +1,30 @@
-"""What raft nodes store and say to one another: entries, snapshots, hard state and messages.
+"""Roles, entries, snapshots, hard state and messages of raft nodes.
 
-Everything here is plain data. Entries and messages are mutable and slotted because they are made by
-the million; whoever receives one treats it as read-only. An entry's payload is opaque to raft.
+Everything here is plain data. Entries and messages are mutable and slotted because they are made
+by the million; whoever receives one treats it as read-only. An entry's payload is opaque to
+raft.
 """
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final
 
 import msgspec
+
+
+class Role(Enum):
+    """Raft, figure 4, and the pre-candidate of the dissertation's section 9.6."""
+
+    FOLLOWER = "StateFollower"
+    CANDIDATE = "StateCandidate"
+    LEADER = "StateLeader"
+    PRECANDIDATE = "StatePreCandidate"
+
+
+FOLLOWER = Role.FOLLOWER
+CANDIDATE = Role.CANDIDATE
+LEADER = Role.LEADER
+PRECANDIDATE = Role.PRECANDIDATE
+
 
 NOBODY: Final = 0
 """The id of no node: no leader, no vote, no transfer target."""

@@ -11,12 +11,16 @@ from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import election, follower, leader, membership
 from raftwood.raft.core.log import RaftLog
 from raftwood.raft.core.messages import (
+    CANDIDATE,
     EMPTY_HARD_STATE,
     ENTRY_OVERHEAD_BYTES,
+    FOLLOWER,
     FROM_LEADER,
     IS_VOTE,
+    LEADER,
     NEEDS_SYNC,
     NOBODY,
+    PRECANDIDATE,
     Entry,
     HardState,
     Message,
@@ -26,7 +30,6 @@ from raftwood.raft.core.messages import (
 )
 from raftwood.raft.core.reads import PendingReads, ReadState
 from raftwood.raft.core.reconfiguration import propose_leaving_joint
-from raftwood.raft.core.roles import CANDIDATE, FOLLOWER, LEADER, PRECANDIDATE
 from raftwood.raft.core.settings import RaftSettings
 from raftwood.raft.core.storage import Storage
 from raftwood.raft.core.tracker import Tracker

@@ -1,15 +1,21 @@
-"""The door to one raft node: calls and messages in, `Ready` out. See the package for the duties."""
+"""The door to one raft node: calls and messages in, `Ready` out. See the package for the duties.
+
+`Ready` is the work that a node wants done, `Status` what it looks like from outside, as a copy.
+"""
+
+import msgspec
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import reconfiguration
-from raftwood.raft.core.changes import Change, change_entry
 from raftwood.raft.core.errors import LocalMessageRefused, UnknownPeer
+from raftwood.raft.core.membership import Change, change_entry
 from raftwood.raft.core.messages import (
     APPEND_THREAD,
     APPLY_THREAD,
     EMPTY_HARD_STATE,
     IS_LOCAL,
     IS_RESPONSE,
+    LEADER,
     NO_ENTRIES,
     ConfState,
     Entry,
@@ -17,13 +23,105 @@ from raftwood.raft.core.messages import (
     HardState,
     Message,
     MessageKind,
+    Role,
+    Snapshot,
     entries_bytes,
 )
 from raftwood.raft.core.raft import Raft
-from raftwood.raft.core.ready import Ready, SoftState
+from raftwood.raft.core.reads import ReadState
 from raftwood.raft.core.settings import RaftSettings
-from raftwood.raft.core.status import Status, status_of
 from raftwood.raft.core.storage import Storage
+from raftwood.raft.core.tracker import Progress, ProgressState
+
+
+class SoftState(msgspec.Struct, frozen=True):
+    """Who leads and what this node is: of interest to the host, never stored."""
+
+    lead: int
+    role: Role
+
+
+class Ready(msgspec.Struct):
+    """Work for the host, in the order of the fields.
+
+    With asynchronous storage writes only `messages`, `soft_state` and `read_states` ask for
+    something: the messages to the storage threads hold the rest, which is here to look at.
+    """
+
+    soft_state: SoftState | None
+    """Set if it changed."""
+    hard_state: HardState | None
+    """Set if it changed: to be stored together with the entries, before the messages go."""
+    read_states: list[ReadState]
+    entries: list[Entry]
+    """To be stored, over whatever stands at and after the first of them."""
+    snapshot: Snapshot | None
+    """To be stored and restored before anything is applied; it replaces the log."""
+    committed_entries: list[Entry]
+    """To be applied, in order."""
+    messages: list[Message]
+    """To be sent after the above is durable."""
+    must_sync: bool
+    """Whether entries, term or vote are to be synced; a snapshot always is, by the host's care."""
+
+
+class FollowerStatus(msgspec.Struct, frozen=True):
+    """One member as the leader knows it."""
+
+    state: ProgressState
+    match: int
+    next: int
+    is_learner: bool
+    paused: bool
+    pending_snapshot: int
+    recently_active: bool
+    inflight_messages: int
+    inflight_full: bool
+
+
+class Status(msgspec.Struct, frozen=True):
+    """One node; `progress` is empty unless it leads."""
+
+    node: int
+    role: Role
+    lead: int
+    hard_state: HardState
+    applied: int
+    last_index: int
+    transferee: int
+    configuration: ConfState
+    progress: dict[int, FollowerStatus]
+
+
+def status_of(raft: "Raft") -> Status:
+    progress = {}
+    if raft.role is LEADER:
+        progress = {node: follower_status(item) for node, item in raft.tracker.progress.items()}
+    return Status(
+        raft.id,
+        raft.role,
+        raft.lead,
+        raft.hard_state(),
+        raft.log.applied,
+        raft.log.last_index,
+        raft.transferee,
+        raft.tracker.members.conf_state(),
+        progress,
+    )
+
+
+def follower_status(progress: Progress) -> FollowerStatus:
+    return FollowerStatus(
+        progress.state,
+        progress.match,
+        progress.next,
+        progress.is_learner,
+        progress.paused,
+        progress.pending_snapshot,
+        progress.recently_active,
+        len(progress.inflights),
+        progress.inflights.full,
+    )
 
 
 class RawNode:

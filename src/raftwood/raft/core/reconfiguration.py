@@ -4,11 +4,17 @@ from typing import TYPE_CHECKING
 
 from raftwood.base.errors import InvariantViolated
 from raftwood.raft.core import replication
-from raftwood.raft.core.changes import LEAVE_JOINT, change_entry, change_of
 from raftwood.raft.core.errors import InvalidChange, ProposalDropped
-from raftwood.raft.core.membership import Changer
-from raftwood.raft.core.messages import IS_CHANGE, NOBODY, ConfState, Entry, Message, MessageKind
-from raftwood.raft.core.roles import LEADER
+from raftwood.raft.core.membership import LEAVE_JOINT, Changer, change_entry, change_of
+from raftwood.raft.core.messages import (
+    IS_CHANGE,
+    LEADER,
+    NOBODY,
+    ConfState,
+    Entry,
+    Message,
+    MessageKind,
+)
 
 if TYPE_CHECKING:
     from raftwood.raft.core.raft import Raft

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from raftwood.base.errors import InvariantViolated, OutOfRange
 from raftwood.raft.core.errors import SnapshotNotReady
 from raftwood.raft.core.messages import NO_ENTRIES, Message, MessageKind, payload_bytes
-from raftwood.raft.core.progress import REPLICATE, Progress
+from raftwood.raft.core.tracker import REPLICATE, Progress
 
 if TYPE_CHECKING:
     from raftwood.raft.core.raft import Raft

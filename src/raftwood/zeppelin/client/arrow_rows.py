@@ -7,15 +7,15 @@ import pyarrow
 import pyarrow.compute
 
 from raftwood.base.errors import InvalidInput, ProtocolError
-from raftwood.zeppelin.client.words import Word, as_bytes, number_word
 from raftwood.zeppelin.pages import Page
+from raftwood.zeppelin.resp import Word, as_bytes, number_word
 
 ROWS_MAX = 16_384
 """Of a table that are made into words at a time."""
 TIME = pyarrow.timestamp("ms", "UTC")
 
 
-class Rows(NamedTuple):
+class KvRows(NamedTuple):
     """Keys, values, and for how long each is kept, as it is sent; nothing where all stay."""
 
     keys: list[bytes]
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 def columns_of(
     data: Any, *, key: str, value: str, ttl_ms: int | str | None = None
-) -> Iterator[Rows]:
+) -> Iterator[KvRows]:
     """Rows of a table or a batch, some thousand at a time."""
     table = pyarrow.Table.from_batches([data]) if isinstance(data, pyarrow.RecordBatch) else data
     wanted = [key, value, *([ttl_ms] if isinstance(ttl_ms, str) else [])]
@@ -36,7 +36,7 @@ def columns_of(
             )
     for batch in table.select(list(dict.fromkeys(wanted))).to_batches(max_chunksize=ROWS_MAX):
         if batch.num_rows:
-            yield Rows(
+            yield KvRows(
                 binary_words(batch.column(key), key),
                 binary_words(batch.column(value), value),
                 _ends(batch, ttl_ms),

@@ -1,4 +1,4 @@
-"""`AsyncKv`: a table of Zeppelin, by whoever knows a user of it.
+"""`AsyncKv`: a table of Zeppelin for asyncio programs.
 
     async with await AsyncKv.connect("127.0.0.1:6379", user="default", password=PASSWORD) as kv:
         await kv.set("greeting", "hello", ex=60)
@@ -6,22 +6,25 @@
         values = await kv.get_many(keys)
         async for key in kv.scan(match="user:*"): ...
 
-It asks nodes who has which keys and goes straight to them, with one connection to each. All that
-writes is done once, also where a connection or a master is lost and it has to be sent again. A call
-that cannot be answered is tried again until `timeout_ms` are over.
+It asks nodes which slots they have and goes straight to the right one, with one connection to each.
+Every write is done once, also where a connection or a master is lost and it has to be sent again. A
+call that cannot be answered is tried again until `timeout_ms` are over.
+
+`transact` sends MULTI, the commands, a name and EXEC in one piece. `TableRequests` asks each master
+for its own; a slot that changed hands meanwhile is asked for again, so that keys which are there
+all the time are told at least once.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, ProtocolError, RaftwoodError, Unavailable
 from raftwood.disk.real_environment import real_environment
 from raftwood.net.tls import ClientTls
-from raftwood.zeppelin.client.batches import Batches, NamedRows
 from raftwood.zeppelin.client.binlogs import Binlogs
-from raftwood.zeppelin.client.calls import Calls
+from raftwood.zeppelin.client.bulk import BulkRequests, NamedRows
 from raftwood.zeppelin.client.checkpoints import (
     TTL_MS,
     AsyncCheckpoint,
@@ -31,16 +34,174 @@ from raftwood.zeppelin.client.checkpoints import (
     partitions_of,
     to_group,
 )
-from raftwood.zeppelin.client.link import SILENCE_S_MAX
-from raftwood.zeppelin.client.nodes import KvAccess, Nodes, ReadFrom, addresses_of
-from raftwood.zeppelin.client.transactions import transact
-from raftwood.zeppelin.client.whole import Whole
-from raftwood.zeppelin.client.words import Word, as_bytes, number_word, request
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.client.connection import SILENCE_S_MAX, NodeConnection
+from raftwood.zeppelin.client.errors import CommandRefused, judged
+from raftwood.zeppelin.client.nodes import KvAccess, NodePool, ReadFrom, addresses_of
+from raftwood.zeppelin.client.requester import Requester
+from raftwood.zeppelin.records import KeyWrite
+from raftwood.zeppelin.resp import ErrorAnswer, Word, as_bytes, number_word, request, requests
 from raftwood.zeppelin.slots import slot_of, tag_of
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+async def transact(calls: Requester, commands: list[list[bytes]]) -> list[Any]:
+    """The answers of the commands; `CommandRefused` where one of them is none."""
+    if not commands:
+        return []
+    slot = slot_of(_key(commands[0]))
+    name = calls.name()
+    encoded = b"".join((requests([[b"MULTI"], *commands]), name, requests([[b"EXEC"]])))
+    attempts = calls.attempts()
+    while True:
+        seen = calls.nodes.looks
+        found = await calls.reach(calls.nodes.map.masters[slot])
+        answer: Any = found
+        before: list[Any] = []
+        if isinstance(found, NodeConnection):
+            answer = await found.ask(encoded, before=len(commands) + 2, gathered=before)
+        if not isinstance(answer, ErrorAnswer):
+            return [_shown(each) for each in answer]
+        if answer.kind == "EXECABORT":
+            # Which command was refused, and why, was said when it came.
+            answer = next((each for each in before if isinstance(each, ErrorAnswer)), answer)
+        await attempts.after(answer, calls.nodes, seen)
+
+
+def _key(words: list[bytes]) -> bytes:
+    place = 2 if words and words[0].upper() == b"TAG" else 1
+    if len(words) <= place:
+        raise InvalidInput("each command of a transaction has a key: give it")
+    return words[place]
+
+
+def _shown(answer: Any) -> Any:
+    if not isinstance(answer, ErrorAnswer):
+        return answer
+    step = judged(answer)
+    return step if isinstance(step, RaftwoodError) else CommandRefused(answer.text)
+
+
+SCAN_ROUNDS_MAX: Final = 100
+"""So often nodes may change hands during one call."""
+
+
+class TableRequests:
+    """Commands to all masters."""
+
+    def __init__(self, calls: Requester) -> None:
+        self._calls = calls
+        self._nodes = calls.nodes
+
+    async def pages(self, match: bytes | None, count: int) -> AsyncIterator[list[bytes]]:
+        """Keys, some at a time; one that is written meanwhile may be told twice, or not at all."""
+        options = [b"COUNT", b"%d" % count]
+        if match is not None:
+            options += [b"MATCH", match]
+        waiting = dict.fromkeys(range(len(self._nodes.map.masters)))
+        """Slots that nobody has told all of yet."""
+        for _ in range(SCAN_ROUNDS_MAX):
+            masters = self._nodes.map.masters
+            address = masters[next(iter(waiting))]
+            mine = dict.fromkeys(slot for slot in waiting if masters[slot] == address)
+            cursor, is_known = b"0", True
+            while is_known:
+                answer = await self._ask(address, next(iter(mine)), [b"SCAN", cursor, *options])
+                if isinstance(answer, ErrorAnswer):
+                    is_known = False  # it is another node by now, or has forgotten where it was
+                    continue
+                cursor, keys = _page(answer)
+                found = [key for key in keys if slot_of(key) in mine]
+                if found:
+                    yield found
+                if cursor == b"0":
+                    break
+            await self._look()
+            if is_known:
+                now = self._nodes.map.masters
+                for slot in mine:
+                    if now[slot] == address:
+                        del waiting[slot]
+            if not waiting:
+                return
+        raise Unavailable("nodes change hands all the time: go through the keys again later")
+
+    async def flush(self) -> None:
+        """Delete everything, once: what is written behind it stays, however often it is sent."""
+        named = self._calls.name() + request([b"FLUSHDB"])
+        await self._all(named, before=1)
+
+    async def fence(self, producer: bytes, number: int | None = None) -> int:
+        """The largest number of a producer in any partition, -1 where there is none; with a number,
+        all of them take none below it from now on.
+        """
+        words = [b"FENCE", producer, *([] if number is None else [b"%d" % number])]
+        answers = await self._all(request(words))
+        return max(answers) if number is None else number
+
+    async def clear(self, producer: bytes, number: int, slots: range) -> int:
+        """Delete all keys of partitions that are within the slots; how many others are not."""
+        words = [b"BULK", b"CLEAR", producer, b"%d" % number]
+        words += [b"%d" % slots[0], b"%d" % slots[-1]]
+        return sum(await self._all(request(words)))
+
+    async def count(self) -> int:
+        return sum(await self._all(request([b"DBSIZE"])))
+
+    async def _all(self, encoded: bytes, *, before: int = 0) -> list[Any]:
+        """The answers of all masters, who are the same before and behind it."""
+        attempts = self._calls.attempts()
+        while True:
+            nodes = self._nodes
+            seen, masters = nodes.looks, list(nodes.map.masters)
+            answers: list[Any] = []
+            if None in masters:
+                answers.append(ErrorAnswer("CLUSTERDOWN nobody has some slots"))
+            asked = []
+            for address in nodes.map.distinct_masters:
+                found = await self._calls.reach(address)
+                if isinstance(found, NodeConnection):
+                    asked.append(found.ask(encoded, before=before))
+                else:
+                    answers.append(found)
+            answers += [await each for each in asked]
+            refusal = next((each for each in answers if isinstance(each, ErrorAnswer)), None)
+            if refusal is not None:
+                await attempts.after(refusal, nodes, seen, is_of_many=True)
+                continue
+            await self._look()
+            if nodes.map.masters == masters:
+                return answers
+
+    async def _ask(self, address: str | None, slot: int, words: list[bytes]) -> Any:
+        """One node's answer; a refusal once it was seen to, so that others may be asked."""
+        attempts = self._calls.attempts()
+        encoded = request(words)
+        while True:
+            seen = self._nodes.looks
+            found: Any = await self._calls.reach(address)
+            answer = await found.ask(encoded) if isinstance(found, NodeConnection) else found
+            if not isinstance(answer, ErrorAnswer):
+                return answer
+            if answer.text.startswith("ERR invalid cursor"):
+                return answer
+            await attempts.after(answer, self._nodes, seen, is_of_many=True)
+            if self._nodes.map.masters[slot] != address:
+                return answer
+
+    async def _look(self) -> None:
+        with suppress(Unavailable):
+            await self._nodes.look(self._nodes.looks)
+
+
+def _page(answer: Any) -> tuple[bytes, list[bytes]]:
+    try:
+        cursor, keys = answer
+    except (TypeError, ValueError):
+        raise ProtocolError("a node answered SCAN with something else") from None
+    return cursor, keys
+
 
 TIMEOUT_MS: Final = 30_000
 SCAN_COUNT: Final = 1_000
@@ -49,11 +210,11 @@ SCAN_COUNT: Final = 1_000
 class AsyncKv:
     """Use `connect`, and `close` when done, or an `async with` block."""
 
-    def __init__(self, calls: Calls, resources: ExitStack) -> None:
+    def __init__(self, calls: Requester, resources: ExitStack) -> None:
         self._calls = calls
         self._resources = resources
-        self._batches = Batches(calls)
-        self._whole = Whole(calls)
+        self._batches = BulkRequests(calls)
+        self._whole = TableRequests(calls)
         self.binlogs = Binlogs(calls)
         """The records of its changes; use a client of its own for that."""
 
@@ -83,13 +244,13 @@ class AsyncKv:
                 read_from=read_from,
                 silence_s_max=min(SILENCE_S_MAX, timeout_ms / 1000),
             )
-            nodes = Nodes(environment, access)
+            nodes = NodePool(environment, access)
             try:
                 await nodes.start(timeout_ms / 1000)
             except BaseException:
                 await nodes.close()
                 raise
-            calls = Calls(environment, nodes, timeout_ms / 1000)
+            calls = Requester(environment, nodes, timeout_ms / 1000)
             return cls(calls, resources.pop_all())
 
     async def close(self) -> None:
@@ -346,11 +507,11 @@ class AsyncKv:
 
     async def fence(self, producer: Word, number: int | None = None) -> int:
         """The largest number that came under a producer's name, -1 where none did; with a number,
-        smaller ones are refused from now on (`Fenced`).
+        smaller ones are refused from now on (`ProducerFenced`).
         """
         return await self._whole.fence(as_bytes(producer), number)
 
-    async def apply(self, producer: Word, number: int, writes: Sequence[Write]) -> None:
+    async def apply(self, producer: Word, number: int, writes: Sequence[KeyWrite]) -> None:
         """Writes of different keys, with absolute times; nothing of it where a larger number came.
 
         The same number again has to have the same writes.

@@ -10,11 +10,10 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from raftwood.base.errors import ProtocolError
-from raftwood.zeppelin.client.calls import Calls
-from raftwood.zeppelin.client.link import Link
-from raftwood.zeppelin.client.words import request
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write
-from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.client.connection import NodeConnection
+from raftwood.zeppelin.client.requester import Requester
+from raftwood.zeppelin.records import BinlogPosition, EpochStart, KeyWrite
+from raftwood.zeppelin.resp import ErrorAnswer, request
 
 BinlogState = Literal["records", "moved", "unknown", "purged"]
 _STATES: Final = ("records", "moved", "unknown", "purged")
@@ -74,14 +73,14 @@ class KeysNow(msgspec.Struct, frozen=True):
     """What keys have at a position."""
 
     position: BinlogPosition
-    writes: tuple[Write, ...]
+    writes: tuple[KeyWrite, ...]
     """Of the first of the keys that were asked for."""
 
 
 class Binlogs:
     """Made by `AsyncKv`."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Requester) -> None:
         self._calls = calls
         self._nodes = calls.nodes
 
@@ -124,7 +123,7 @@ class Binlogs:
             numbers = (want.partition, *_pair(want.position), want.first)
             words += [b"%d" % number for number in numbers]
         found = await self._calls.reach(address)
-        answer = await found.ask(request(words)) if isinstance(found, Link) else found
+        answer = await found.ask(request(words)) if isinstance(found, NodeConnection) else found
         if isinstance(answer, ErrorAnswer):
             return answer
         try:
@@ -160,7 +159,7 @@ class Binlogs:
         try:
             epoch, sequence, told = answer
             writes = tuple(
-                Write(key, None) if each is None else Write(key, *each)
+                KeyWrite(key, None) if each is None else KeyWrite(key, *each)
                 for key, each in zip(keys, told, strict=False)
             )
             return KeysNow(BinlogPosition(epoch, sequence), writes)

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import msgspec
 
 from raftwood.base.errors import InvalidInput, ProtocolError, RaftwoodError, Unavailable
-from raftwood.zeppelin.client.calls import Calls
-from raftwood.zeppelin.client.judging import Lost, NotAsked
-from raftwood.zeppelin.client.link import Link
-from raftwood.zeppelin.client.words import request
-from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.client.connection import NodeConnection
+from raftwood.zeppelin.client.errors import ConnectionEnded, NotSent
+from raftwood.zeppelin.client.requester import Requester
 from raftwood.zeppelin.pages import Page
-from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.records import BinlogPosition
+from raftwood.zeppelin.resp import ErrorAnswer, request
 from raftwood.zeppelin.slots import SLOTS
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class CheckpointAbout(msgspec.Struct, frozen=True, kw_only=True):
 class AsyncCheckpoint:
     """Use `AsyncKv.checkpoint`, and `end` when done, or an `async with` block."""
 
-    def __init__(self, calls: Calls, about: CheckpointAbout) -> None:
+    def __init__(self, calls: Requester, about: CheckpointAbout) -> None:
         self._calls = calls
         self.about = about
 
@@ -166,7 +165,7 @@ class AsyncCheckpoint:
         await _ask(self._calls, self.about.address, words)
 
 
-async def partitions_of(calls: Calls) -> list[PartitionPlace]:
+async def partitions_of(calls: Requester) -> list[PartitionPlace]:
     """As some node knows them."""
     answer = await calls.read(0, request([b"PARTITIONS"]))
     try:
@@ -186,7 +185,7 @@ async def partitions_of(calls: Calls) -> list[PartitionPlace]:
 
 
 async def begin_checkpoint(
-    calls: Calls, partition: int, *, ttl_ms: int, group: str
+    calls: Requester, partition: int, *, ttl_ms: int, group: str
 ) -> AsyncCheckpoint:
     """Where the partition is served; tried as any other request."""
     places = {each.number: each for each in await partitions_of(calls)}
@@ -201,7 +200,7 @@ async def begin_checkpoint(
         seen = nodes.looks
         found: Any = await calls.reach(nodes.place(slot, reads=reads))
         reads = False
-        answer = await found.ask(encoded) if isinstance(found, Link) else found
+        answer = await found.ask(encoded) if isinstance(found, NodeConnection) else found
         if not isinstance(answer, ErrorAnswer):
             return AsyncCheckpoint(calls, _about(answer, found.address, partition))
         await attempts.after(_harmless(answer), nodes, seen)
@@ -227,7 +226,7 @@ def _about(answer: Any, address: str, partition: int) -> CheckpointAbout:
 
 
 async def to_group(
-    calls: Calls, verb: Literal["RENEW", "END"], group: str, addresses: Iterable[str]
+    calls: Requester, verb: Literal["RENEW", "END"], group: str, addresses: Iterable[str]
 ) -> int:
     """Renew or end all of a group on some nodes; how many there were. Of a node that cannot be
     reached they end by themselves.
@@ -240,13 +239,13 @@ async def to_group(
     return count
 
 
-async def _ask(calls: Calls, address: str, words: list[bytes]) -> Any:
+async def _ask(calls: Requester, address: str, words: list[bytes]) -> Any:
     """A certain node's answer; tried again while it cannot be reached."""
     attempts, nodes, encoded = calls.attempts(), calls.nodes, request(words)
     while True:
         seen = nodes.looks
         found: Any = await calls.reach(address)
-        answer = await found.ask(encoded) if isinstance(found, Link) else found
+        answer = await found.ask(encoded) if isinstance(found, NodeConnection) else found
         if not isinstance(answer, ErrorAnswer):
             return answer
         await attempts.after(_harmless(answer), nodes, seen, is_of_many=True)
@@ -254,7 +253,7 @@ async def _ask(calls: Calls, address: str, words: list[bytes]) -> Any:
 
 def _harmless(answer: ErrorAnswer) -> ErrorAnswer:
     """What was lost may be asked for again: at worst a checkpoint ends by itself."""
-    return NotAsked(answer.text) if isinstance(answer, Lost) else answer
+    return NotSent(answer.text) if isinstance(answer, ConnectionEnded) else answer
 
 
 def _not_understood(command: str) -> ProtocolError:

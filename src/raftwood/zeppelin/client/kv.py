@@ -8,20 +8,79 @@ A thin facade: the real client runs on an event loop in a thread of its own, and
 threads may call it. The calls mean what they do in `AsyncKv`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.async_kv import SCAN_COUNT, TIMEOUT_MS, AsyncKv
-from raftwood.zeppelin.client.batches import NamedRows
-from raftwood.zeppelin.client.checkpoints import TTL_MS, CheckpointAbout, PartitionPlace
-from raftwood.zeppelin.client.kv_checkpoint import Checkpoint, each_of
+from raftwood.zeppelin.client.bulk import NamedRows
+from raftwood.zeppelin.client.checkpoints import (
+    TTL_MS,
+    AsyncCheckpoint,
+    CheckpointAbout,
+    PartitionPlace,
+)
 from raftwood.zeppelin.client.nodes import ReadFrom
-from raftwood.zeppelin.client.words import Word
+from raftwood.zeppelin.pages import Page
+from raftwood.zeppelin.records import BinlogPosition
+from raftwood.zeppelin.resp import Word
 
 if TYPE_CHECKING:
     import pyarrow
+
+Item = TypeVar("Item")
+
+
+class KvCheckpoint:
+    """Use `Kv.checkpoint`, and `end` when done, or a `with` block; as `AsyncCheckpoint`."""
+
+    def __init__(self, thread: LoopThread, checkpoint: AsyncCheckpoint) -> None:
+        self._thread = thread
+        self._checkpoint = checkpoint
+
+    @property
+    def about(self) -> CheckpointAbout:
+        return self._checkpoint.about
+
+    @property
+    def position(self) -> BinlogPosition:
+        return self._checkpoint.position
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(RaftwoodError):
+            self.end()
+
+    def pages(self, cursor: bytes = b"", **options: Any) -> Iterator[Page]:
+        return each_of(self._thread, self._checkpoint.pages(cursor, **options))
+
+    def arrow_pages(self, cursor: bytes = b"", **options: Any) -> "Iterator[pyarrow.RecordBatch]":
+        return each_of(self._thread, self._checkpoint.arrow_pages(cursor, **options))
+
+    def renew(self) -> None:
+        self._thread.call(self._checkpoint.renew())
+
+    def end(self) -> None:
+        self._thread.call(self._checkpoint.end())
+
+
+def each_of(thread: LoopThread, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
+    """What comes from a generator on the client's own loop."""
+
+    async def following() -> Item | None:
+        return await anext(items, None)
+
+    try:
+        while (item := thread.call(following())) is not None:
+            yield item
+    finally:
+        with suppress(Unavailable):  # the client is closed, and all of this with it
+            thread.call(items.aclose())
 
 
 class Kv:
@@ -222,9 +281,9 @@ class Kv:
     def partitions(self) -> list[PartitionPlace]:
         return self._thread.call(self._client.partitions())
 
-    def checkpoint(self, partition: int, *, ttl_ms: int = TTL_MS, group: str = "") -> Checkpoint:
+    def checkpoint(self, partition: int, *, ttl_ms: int = TTL_MS, group: str = "") -> KvCheckpoint:
         begun = self._thread.call(self._client.checkpoint(partition, ttl_ms=ttl_ms, group=group))
-        return Checkpoint(self._thread, begun)
+        return KvCheckpoint(self._thread, begun)
 
     def renew_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
         return self._thread.call(self._client.renew_checkpoints(group, addresses))
@@ -232,5 +291,5 @@ class Kv:
     def end_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
         return self._thread.call(self._client.end_checkpoints(group, addresses))
 
-    def checkpoint_of(self, about: CheckpointAbout) -> Checkpoint:
-        return Checkpoint(self._thread, self._client.checkpoint_of(about))
+    def checkpoint_of(self, about: CheckpointAbout) -> KvCheckpoint:
+        return KvCheckpoint(self._thread, self._client.checkpoint_of(about))

@@ -1,8 +1,4 @@
-"""The nodes of a table as a client knows them: who has which slot, and a connection to each.
-
-Connections and the map of slots are made when they are needed, each by one task at a time, however
-many ask for it.
-"""
+"""The nodes of a table as a client knows them: the map of slots, a connection to each node."""
 
 import asyncio
 import ssl
@@ -19,13 +15,80 @@ from raftwood.base.errors import (
     Unauthenticated,
     Unavailable,
 )
-from raftwood.net.store_names import split_address
+from raftwood.net.identity import split_address
 from raftwood.net.tls import ClientTls
-from raftwood.zeppelin.client.judging import judged
-from raftwood.zeppelin.client.link import SILENCE_S_MAX, Link
-from raftwood.zeppelin.client.slot_map import SlotMap
-from raftwood.zeppelin.client.words import request, requests
-from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.client.connection import SILENCE_S_MAX, NodeConnection
+from raftwood.zeppelin.client.errors import judged
+from raftwood.zeppelin.resp import ErrorAnswer, request, requests
+from raftwood.zeppelin.slots import SLOTS
+
+
+class SlotMap:
+    """Of one table, as of an epoch; a slot that moved meanwhile is put right by itself."""
+
+    __slots__ = ("addresses", "epoch", "masters", "only", "replicas", "told")
+
+    def __init__(self, epoch: int = -1) -> None:
+        self.epoch = epoch
+        self.masters: list[str | None] = [None] * SLOTS
+        """`HOST:PORT` by slot."""
+        self.told = self.masters
+        """The same without what moved meanwhile: neighbours of one partition have one master."""
+        self.replicas: list[Sequence[str]] = [()] * SLOTS
+        self.addresses: list[str] = []
+        """Of all nodes that have something."""
+        self.only: str | None = None
+        """The master of all slots, where there is one."""
+
+    @classmethod
+    def decoded(cls, answer: Any, *, epoch: int) -> "SlotMap":
+        """From what CLUSTER SLOTS answers."""
+        found = cls(epoch)
+        known: dict[str, None] = {}
+        try:
+            for first, last, *nodes in answer:
+                addresses = [_address(host, port) for host, port, *_ in nodes]
+                count = last - first + 1
+                if not 0 <= first <= last < SLOTS or not addresses:
+                    raise ValueError(f"slots {first} to {last} of {len(addresses)} nodes")
+                found.masters[first : last + 1] = addresses[:1] * count
+                found.replicas[first : last + 1] = [tuple(addresses[1:])] * count
+                known.update(dict.fromkeys(addresses))
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"a node told who has which slots, and it is no such: {error}"
+            ) from error
+        found.addresses = list(known)
+        first_master = found.masters[0]
+        if found.masters.count(first_master) == SLOTS:
+            found.only = first_master
+        return found
+
+    def moved(self, slot: int, address: str) -> None:
+        """A node says who has a slot."""
+        if self.masters[slot] != address:
+            if self.masters is self.told:
+                self.masters = list(self.told)
+            self.masters[slot] = address
+        if address not in self.addresses:
+            self.addresses.append(address)
+
+    @property
+    def distinct_masters(self) -> list[str]:
+        return list(dict.fromkeys(each for each in self.masters if each is not None))
+
+
+def _address(host: Any, port: Any) -> str:
+    if not isinstance(host, bytes) or not host or not isinstance(port, int):
+        raise ValueError(f"{host!r}:{port!r} is no address")
+    name = host.decode()
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+# The nodes of a table as a client knows them: who has which slot, and a connection to each.
+#
+# Connections and the map of slots are made when they are needed, each by one task at a time,
+# however many ask for it.
 
 ReadFrom = Literal["masters", "replicas"]
 Result = TypeVar("Result")
@@ -63,7 +126,7 @@ def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-class Nodes:
+class NodePool:
     """Use `start`, and `close` when done."""
 
     def __init__(self, environment: Environment, access: KvAccess) -> None:
@@ -74,8 +137,8 @@ class Nodes:
         """How often the map was asked for: who finds it wrong says how old its own view is."""
         self._looked_at = float("-inf")
         self._turn = environment.random.randrange(1 << 16)
-        self._links: dict[str, Link] = {}
-        self._connecting: dict[str, asyncio.Task[Link]] = {}
+        self._links: dict[str, NodeConnection] = {}
+        self._connecting: dict[str, asyncio.Task[NodeConnection]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.is_closed = False
 
@@ -121,7 +184,7 @@ class Nodes:
                 return replicas[turn % len(replicas)]
         return self.map.masters[slot]
 
-    def link(self, address: str | None) -> Link | None:
+    def link(self, address: str | None) -> NodeConnection | None:
         """The connection to a node, where it is there."""
         link = self._links.get(address) if address is not None else None
         return link if link is not None and link.is_open else None
@@ -134,7 +197,7 @@ class Nodes:
 
     # Connections.
 
-    async def connected(self, address: str) -> Link:
+    async def connected(self, address: str) -> NodeConnection:
         """The connection to a node, made where there is none; `Unavailable` where it fails."""
         link = self.link(address)
         if link is not None:
@@ -143,19 +206,19 @@ class Nodes:
         if task is None:
             task = self._connecting[address] = self._begin(self._connect(address))
 
-            def done(ended: asyncio.Task[Link]) -> None:
+            def done(ended: asyncio.Task[NodeConnection]) -> None:
                 self._connecting.pop(address, None)
                 _note_error(ended)
 
             task.add_done_callback(done)
         return await self._joined(task)
 
-    async def _connect(self, address: str) -> Link:
+    async def _connect(self, address: str) -> NodeConnection:
         host, port = split_address(address)
         options: dict[str, Any] = {}
         if self._access.tls is not None:
             options = {"ssl": self._access.tls.context, "server_hostname": host}
-        link = Link(address, silence_s_max=self._access.silence_s_max)
+        link = NodeConnection(address, silence_s_max=self._access.silence_s_max)
         is_done = False
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
@@ -179,7 +242,7 @@ class Nodes:
             await former.close()
         return link
 
-    async def _log_in(self, link: Link) -> None:
+    async def _log_in(self, link: NodeConnection) -> None:
         access = self._access
         words = ["HELLO", "3", "AUTH", access.user, access.password, "SETNAME", "raftwood"]
         asked = [link.ask(request([word.encode() for word in words]))]

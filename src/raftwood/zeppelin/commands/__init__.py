@@ -1,6 +1,6 @@
 """What Redis's commands do here.
 
-`execution` leads from a request to its answer, `registry` has the table. Commands on keys are pure:
-they read and write through a `turn`, which becomes one record of the binlog. The others are about a
-client's `session`, the node, or the cluster.
+Start reading at `dispatch`, then `command` and `session`. Commands on keys are pure functions on a
+`Turn`. Imports `model`, `records`, `resp`, `replication.epochs`, and of `node` what its clients
+see.
 """

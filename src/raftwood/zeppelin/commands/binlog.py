@@ -18,15 +18,21 @@ from typing import Final
 
 from raftwood.base.errors import OutOfRange
 from raftwood.base.files import Buffer
+from raftwood.zeppelin.commands.command import (
+    CLUSTER_DOWN,
+    Answer,
+    RedisCommand,
+    RedisError,
+    serving,
+    wrong_number,
+)
 from raftwood.zeppelin.commands.numbers import as_integer
-from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, Refused, wrong_number
-from raftwood.zeppelin.commands.session import HANDED_OVER, Session
-from raftwood.zeppelin.commands.table import Answer, Command, serving
+from raftwood.zeppelin.commands.session import HANDED_OVER, KvSession
 from raftwood.zeppelin.model import Table
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart
 from raftwood.zeppelin.node.view import PartitionCopy
+from raftwood.zeppelin.records import BinlogPosition, EpochStart
 from raftwood.zeppelin.replication.epochs import common_point, contains, epoch_at
-from raftwood.zeppelin.resp.answers import array, bulk, integer, text
+from raftwood.zeppelin.resp import array, bulk, integer, text
 from raftwood.zeppelin.slots import place_of_slot
 
 READ_BYTES_MAX: Final = 4 << 20
@@ -77,7 +83,7 @@ class _Want:
         return self.refusal() is not None or (copy is not None and copy.acks.reached >= self.first)
 
 
-def partitions(session: Session, _: list[bytes]) -> bytes:
+def partitions(session: KvSession, _: list[bytes]) -> bytes:
     table = _table(session)
     told = []
     for number, partition in enumerate(table.partitions):
@@ -89,10 +95,10 @@ def partitions(session: Session, _: list[bytes]) -> bytes:
     return array([text(table.name), integer(table.incarnation), array(told)])
 
 
-def read(session: Session, arguments: list[bytes]) -> Answer:
+def read(session: KvSession, arguments: list[bytes]) -> Answer:
     name, words = arguments[2], arguments[5:]
     if not 1 <= len(name) <= NAME_BYTES_MAX:
-        raise Refused(f"ERR a reader's name has 1 to {NAME_BYTES_MAX} bytes")
+        raise RedisError(f"ERR a reader's name has 1 to {NAME_BYTES_MAX} bytes")
     bytes_max = _within(arguments[3], READ_BYTES_MAX, "bytes")
     wait_ms = _within(arguments[4], READ_WAIT_MS_MAX, "wait_ms")
     if len(words) % 4 or len(words) // 4 > PARTITIONS_AT_ONCE:
@@ -110,7 +116,7 @@ def read(session: Session, arguments: list[bytes]) -> Answer:
     return _read(session, wants, bytes_max=bytes_max, wait_ms=wait_ms)
 
 
-async def _read(session: Session, wants: list[_Want], *, bytes_max: int, wait_ms: int) -> bytes:
+async def _read(session: KvSession, wants: list[_Want], *, bytes_max: int, wait_ms: int) -> bytes:
     if wait_ms and not any(want.is_there for want in wants):
         await _any_done(wants, wait_ms / 1000)
     told = []
@@ -161,7 +167,7 @@ async def _records(want: _Want, bytes_max: int) -> tuple[list[bytes], int]:
     return [RECORDS, integer(acks.reached), records], sum(map(len, found))
 
 
-def common(session: Session, arguments: list[bytes]) -> bytes:
+def common(session: KvSession, arguments: list[bytes]) -> bytes:
     partition, last = as_integer(arguments[2]), as_integer(arguments[3])
     words = arguments[4:]
     if len(words) % 2 or len(words) > 2 * EPOCHS_MAX:
@@ -170,7 +176,7 @@ def common(session: Session, arguments: list[bytes]) -> bytes:
     epochs = [EpochStart(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
     copy = _led(session, partition)
     if epochs and epochs[-1].epoch > copy.epoch:
-        raise Refused(HANDED_OVER)
+        raise RedisError(HANDED_OVER)
     store = copy.store
     found = common_point(epochs, last, store.epochs, store.last_sequence)
     if found is None or found + 1 < store.first_sequence:
@@ -178,13 +184,13 @@ def common(session: Session, arguments: list[bytes]) -> bytes:
     return integer(found)
 
 
-def values(session: Session, arguments: list[bytes]) -> Answer:
+def values(session: KvSession, arguments: list[bytes]) -> Answer:
     keys, common = arguments[5:], BinlogPosition(*map(as_integer, arguments[3:5]))
     if len(keys) > VALUES_MAX:
-        raise Refused(f"ERR BINLOG VALUES takes 1 to {VALUES_MAX} keys")
+        raise RedisError(f"ERR BINLOG VALUES takes 1 to {VALUES_MAX} keys")
     copy = _led(session, as_integer(arguments[2]))
     if not copy.is_serving:
-        raise Refused(HANDED_OVER)
+        raise RedisError(HANDED_OVER)
     store, now_ms, dialect = copy.store, session.now_ms, session.dialect
     last = store.last_sequence
     if common.sequence and not contains(store.epochs, last, common):
@@ -208,41 +214,41 @@ def values(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def _table(session: Session) -> Table:
+def _table(session: KvSession) -> Table:
     assert session.user is not None
     table = session.topology.tables.get(session.user.table)
     if table is None:
-        raise Refused(CLUSTER_DOWN)
+        raise RedisError(CLUSTER_DOWN)
     return table
 
 
-def _copy(session: Session, partition: int) -> PartitionCopy | None:
+def _copy(session: KvSession, partition: int) -> PartitionCopy | None:
     table, copies = _table(session), session.copies
     if not copies or not 0 <= partition < len(table.partitions):
         return None
     return copies[place_of_slot(table.slots_of(partition).start, len(copies))]
 
 
-def _led(session: Session, partition: int) -> PartitionCopy:
+def _led(session: KvSession, partition: int) -> PartitionCopy:
     """The copy of a partition that this node is master of; else the client is told who is."""
     copy = _copy(session, partition)
     if copy is not None and copy.is_leading:
         return copy
     table = _table(session)
     if not 0 <= partition < len(table.partitions):
-        raise Refused(f"ERR there is no partition {partition}")
-    raise Refused(session.elsewhere(table.slots_of(partition).start))
+        raise RedisError(f"ERR there is no partition {partition}")
+    raise RedisError(session.elsewhere(table.slots_of(partition).start))
 
 
 def _within(word: bytes, most: int, name: str) -> int:
     number = as_integer(word)
     if not 0 <= number <= most:
-        raise Refused(f"ERR {name} is 0 to {most}")
+        raise RedisError(f"ERR {name} is 0 to {most}")
     return number
 
 
 COMMANDS: Final = (
-    Command(
+    RedisCommand(
         name="binlog",
         arity=-2,
         flags=("readonly",),

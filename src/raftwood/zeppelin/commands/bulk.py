@@ -1,37 +1,146 @@
-"""BULK: many keys in one request, of whatever slots this node is the master of.
+"""BULK: many keys in one request; and FENCE, which lets one producer alone apply a stream.
 
-Our own client's way in and out for batches: MGET and MSET take keys of one slot alone. What a
-request writes is one record in each partition that it touches, and each knows it by its ONCE name,
-so that a request which is sent again, split among other nodes by then, is done where it was not.
+    FENCE producer                          the largest number that a partition here knows; or -1
+    FENCE producer number                   from now on smaller ones are refused, in all partitions
+    BULK APPLY producer number (key SET|DEL value expires_ms)…
+    BULK CLEAR producer number first last   no keys in these slots; how many partitions have more
+
+A producer's numbers go up. A partition that has one carries out none that is smaller: so whoever
+has put a larger one into all partitions is alone, however late the requests of others come. The
+same number again was done already. Times are absolute, and so are writes.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
-from raftwood.zeppelin.commands.apply import Named, clear, fence, put_changes
+from raftwood.zeppelin.commands.command import (
+    EXPIRY_MS_MAX,
+    KEY_TOO_LARGE,
+    SYNTAX,
+    Answer,
+    RedisCommand,
+    RedisError,
+    Turn,
+    invalid_expire,
+    serving,
+    wrong_number,
+)
+from raftwood.zeppelin.commands.keys import readable
 from raftwood.zeppelin.commands.numbers import INTEGER_MAX, INTEGER_MIN, as_integer
-from raftwood.zeppelin.commands.once import writes_of
-from raftwood.zeppelin.commands.refusals import Refused, invalid_expire, wrong_number
-from raftwood.zeppelin.commands.session import Frozen, Session
-from raftwood.zeppelin.commands.table import Answer, Command, serving
-from raftwood.zeppelin.commands.turn import EXPIRY_MS_MAX, KEY_TOO_LARGE, Turn
-from raftwood.zeppelin.node.seams import KEY_BYTES_MAX, Value
+from raftwood.zeppelin.commands.session import KvSession, PartitionFrozen
+from raftwood.zeppelin.commands.transactions import PRODUCER_BYTES_MAX, writes_of
 from raftwood.zeppelin.node.view import PartitionCopy
-from raftwood.zeppelin.resp.answers import OK, array, integer
-from raftwood.zeppelin.slots import place_of_slot, slot_of
+from raftwood.zeppelin.records import KEY_BYTES_MAX, Value
+from raftwood.zeppelin.resp import OK, array, integer
+from raftwood.zeppelin.slots import SLOTS, place_of_slot, slot_of
+
+NO_NUMBER: Final = -1
+
+
+def fence(session: KvSession, arguments: list[bytes]) -> bytes:
+    copies = [
+        part.copy for part in readable(session) if part.copy is not None and part.copy.is_serving
+    ]
+    if len(arguments) == 2:
+        producer = _producer(arguments[1])
+        for copy in copies:
+            session.expect_read(copy, copy.seen_of_all())
+        known = [copy.store.last_number(producer) for copy in copies]
+        return integer(max((each for each in known if each is not None), default=NO_NUMBER))
+    if len(arguments) != 3:
+        raise wrong_number("fence")
+    session.check_may_write("fence")
+    with ProducerRequest(session, arguments[1], arguments[2]) as named:
+        for copy in named.to_do(copies):
+            session.commit(copy, ())
+    return OK
+
+
+def clear(session: KvSession, arguments: list[bytes]) -> bytes:
+    first, last = as_integer(arguments[4]), as_integer(arguments[5])
+    if not 0 <= first <= last < SLOTS:
+        raise RedisError(SYNTAX)
+    whole: list[PartitionCopy] = []
+    partial = 0
+    for part in readable(session):
+        slots, copy = part.slots, part.copy
+        if copy is None or not copy.is_serving or slots[0] > last or slots[-1] < first:
+            continue
+        if first <= slots[0] and slots[-1] <= last:
+            whole.append(copy)
+        else:
+            partial += 1
+    with ProducerRequest(session, arguments[2], arguments[3]) as named:
+        for copy in named.to_do(whole):
+            session.commit(copy, (), flushes=True)
+    return integer(partial)
+
+
+class ProducerRequest:
+    """A request under a producer's number, which is refused where a larger one came."""
+
+    def __init__(self, session: KvSession, producer: bytes, number: bytes) -> None:
+        self._session = session
+        self.origin = (_producer(producer), as_integer(number))
+
+    def __enter__(self) -> Self:
+        self._session.origin = self.origin
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.origin = None
+
+    def to_do(self, copies: list[PartitionCopy]) -> list[PartitionCopy]:
+        """Those that have not done it yet; the answer waits for the others as well."""
+        producer, number = self.origin
+        for copy in copies:
+            known = copy.store.last_number(producer)
+            if known is not None and known > number:
+                raise RedisError(f"FENCED {known} came before {number}: another one writes now")
+        return [copy for copy in copies if self._session.sequence_done(copy) is None]
+
+
+def put_changes(turn: Turn, changes: list[bytes], places: list[int]) -> None:
+    """What BULK APPLY says of some keys."""
+    for place in places:
+        key, verb, value, end = changes[4 * place : 4 * place + 4]
+        match verb:
+            case b"SET":
+                expires_ms = as_integer(end)
+                if not 0 <= expires_ms <= EXPIRY_MS_MAX:
+                    raise invalid_expire("bulk|apply")
+                turn.put(key, value, expires_ms)
+            case b"DEL":
+                turn.delete(key)
+            case _:
+                raise RedisError(SYNTAX)
+
+
+def _producer(word: bytes) -> bytes:
+    if not 1 <= len(word) <= PRODUCER_BYTES_MAX:
+        raise RedisError(f"ERR a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes")
+    return word
+
+
+# BULK: many keys in one request, of whatever slots this node is the master of.
+#
+# Our own client's way in and out for batches: MGET and MSET take keys of one slot alone. What a
+# request writes is one record in each partition that it touches, and each knows it by its ONCE
+# name,
+# so that a request which is sent again, split among other nodes by then, is done where it was not.
 
 BULK_KEYS_MAX: Final = 10_000
 BULK_ANSWER_BYTES_MAX: Final = 32 << 20
 
 
 def _by_copy(
-    session: Session, keys: Sequence[bytes], *, is_write: bool
+    session: KvSession, keys: Sequence[bytes], *, is_write: bool
 ) -> list[tuple[PartitionCopy, list[int]]]:
     """The places of keys by the copy that has them; refused as a whole where one is not here."""
     if not keys or len(keys) > BULK_KEYS_MAX:
-        raise Refused(f"ERR BULK takes 1 to {BULK_KEYS_MAX} keys")
+        raise RedisError(f"ERR BULK takes 1 to {BULK_KEYS_MAX} keys")
     if max(map(len, keys)) > KEY_BYTES_MAX:
-        raise Refused(KEY_TOO_LARGE)
+        raise RedisError(KEY_TOO_LARGE)
     copies = session.copies
     count = len(copies)
     slots = list(map(slot_of, keys))
@@ -45,7 +154,7 @@ def _by_copy(
 
 
 def _turns(
-    session: Session, parts: list[tuple[PartitionCopy, list[int]]]
+    session: KvSession, parts: list[tuple[PartitionCopy, list[int]]]
 ) -> list[tuple[PartitionCopy, list[int], Turn]]:
     """One for each partition that has not done it yet."""
     return [
@@ -55,12 +164,12 @@ def _turns(
     ]
 
 
-def _expect_reads(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
+def _expect_reads(session: KvSession, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
     for copy, _, turn in turns:
         session.expect_read(copy, turn.seen)
 
 
-def _commit(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
+def _commit(session: KvSession, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
     # All outcomes are there before the first is committed: one that is too large refuses all.
     outcomes = [(copy, turn.outcome()) for copy, _, turn in turns]
     is_begun = False
@@ -68,10 +177,10 @@ def _commit(session: Session, turns: list[tuple[PartitionCopy, list[int], Turn]]
         if writes:
             try:
                 session.commit(copy, writes)
-            except Frozen as frozen:
+            except PartitionFrozen as frozen:
                 if is_begun and session.origin is None:
                     # Done again as a whole, some of it would be done twice.
-                    raise Refused(frozen.refusal) from frozen
+                    raise RedisError(frozen.refusal) from frozen
                 raise
             is_begun = True
 
@@ -91,7 +200,7 @@ def _triples(
     return arguments[2::3], arguments[3::3], ends
 
 
-def bulk_set(session: Session, arguments: list[bytes]) -> bytes:
+def bulk_set(session: KvSession, arguments: list[bytes]) -> bytes:
     """`BULK SET key value ttl_ms …`; 0: it does not end."""
     keys, values, ends = _triples(arguments, "bulk|set", session.now_ms)
     turns = _turns(session, _by_copy(session, keys, is_write=True))
@@ -102,7 +211,7 @@ def bulk_set(session: Session, arguments: list[bytes]) -> bytes:
     return OK
 
 
-def bulk_incr(session: Session, arguments: list[bytes]) -> bytes:
+def bulk_incr(session: KvSession, arguments: list[bytes]) -> bytes:
     """`BULK INCR key amount ttl_ms …`; 0: when it ends stays as it is. All of it or nothing."""
     keys, amounts, ends = _triples(arguments, "bulk|incr", session.now_ms)
     turns = _turns(session, _by_copy(session, keys, is_write=True))
@@ -113,7 +222,7 @@ def bulk_incr(session: Session, arguments: list[bytes]) -> bytes:
                 number = 0 if value is None else as_integer(value.data)
                 number += as_integer(amounts[place])
                 if not INTEGER_MIN <= number <= INTEGER_MAX:
-                    raise Refused("ERR increment or decrement would overflow")
+                    raise RedisError("ERR increment or decrement would overflow")
                 kept_ms = 0 if value is None else value.expires_ms
                 turn.put(keys[place], b"%d" % number, ends[place] or kept_ms)
     finally:
@@ -123,13 +232,13 @@ def bulk_incr(session: Session, arguments: list[bytes]) -> bytes:
     return OK
 
 
-def bulk_apply(session: Session, arguments: list[bytes]) -> bytes:
+def bulk_apply(session: KvSession, arguments: list[bytes]) -> bytes:
     """`BULK APPLY producer number key SET|DEL value expires_ms …`; see `apply`."""
     changes = arguments[4:]
     if len(changes) % 4:
         raise wrong_number("bulk|apply")
     parts = _by_copy(session, changes[::4], is_write=True)
-    with Named(session, arguments[2], arguments[3]) as named:
+    with ProducerRequest(session, arguments[2], arguments[3]) as named:
         to_do = named.to_do([copy for copy, _ in parts])
         turns = []
         for copy, places in parts:
@@ -141,7 +250,7 @@ def bulk_apply(session: Session, arguments: list[bytes]) -> bytes:
     return OK
 
 
-def bulk_del(session: Session, arguments: list[bytes]) -> Answer:
+def bulk_del(session: KvSession, arguments: list[bytes]) -> Answer:
     """`BULK DEL key …`: how many there were."""
     keys = arguments[2:]
     parts = _by_copy(session, keys, is_write=True)
@@ -163,7 +272,7 @@ def bulk_del(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def bulk_get(session: Session, arguments: list[bytes]) -> Answer:
+def bulk_get(session: KvSession, arguments: list[bytes]) -> Answer:
     """`BULK GET key …`: their values in order."""
     keys = arguments[2:]
     values: list[Value | None] = [None] * len(keys)
@@ -192,16 +301,18 @@ def bulk_get(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def _values(session: Session, values: list[Value | None]) -> bytes:
+def _values(session: KvSession, values: list[Value | None]) -> bytes:
     if sum(len(value.data) for value in values if value is not None) > BULK_ANSWER_BYTES_MAX:
-        raise Refused(f"TOOLARGE the values are above {BULK_ANSWER_BYTES_MAX} bytes: ask for fewer")
+        raise RedisError(
+            f"TOOLARGE the values are above {BULK_ANSWER_BYTES_MAX} bytes: ask for fewer"
+        )
     maybe = session.dialect.maybe
     return array([maybe(None if value is None else value.data) for value in values])
 
 
 COMMANDS: Final = (
     serving("fence", -2, fence, "Who writes from now on", group="generic"),
-    Command(
+    RedisCommand(
         name="bulk",
         arity=-3,
         flags=("write",),

@@ -16,16 +16,25 @@ from collections.abc import Awaitable
 from typing import Final
 
 from raftwood.base.errors import Overloaded, ShuttingDown, Unavailable
+from raftwood.zeppelin.commands.command import (
+    NOT_SERVED,
+    SYNTAX,
+    Answer,
+    RedisCommand,
+    RedisError,
+    serving,
+)
 from raftwood.zeppelin.commands.numbers import as_integer
-from raftwood.zeppelin.commands.refusals import NOT_SERVED, SYNTAX, Refused
-from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.commands.table import Answer, Command, serving
+from raftwood.zeppelin.commands.session import KvSession
 from raftwood.zeppelin.model import Table
-from raftwood.zeppelin.node.checkpoint_reading import Wanted
-from raftwood.zeppelin.node.checkpoints import Checkpoint, Checkpoints
+from raftwood.zeppelin.node.checkpoints import (
+    PageRequest,
+    PartitionCheckpoint,
+    PartitionCheckpoints,
+)
 from raftwood.zeppelin.node.view import PartitionCopy
 from raftwood.zeppelin.replication.epochs import partition_epoch_of
-from raftwood.zeppelin.resp.answers import array, bulk, integer, text
+from raftwood.zeppelin.resp import array, bulk, integer, text
 
 TTL_MS: Final = 60_000
 TTL_MS_MIN: Final = 1_000
@@ -35,21 +44,21 @@ GROUP_LENGTH_MAX: Final = 64
 _ANOTHER_MASTER: Final = "TRYAGAIN the partition changed hands, or was split, meanwhile"
 
 
-def _table(session: Session) -> Table:
+def _table(session: KvSession) -> Table:
     table = session.topology.tables.get(session.user.table) if session.user else None
     if table is None:
-        raise Refused(NOT_SERVED)
+        raise RedisError(NOT_SERVED)
     return table
 
 
-def _checkpoints(session: Session) -> Checkpoints:
+def _checkpoints(session: KvSession) -> PartitionCheckpoints:
     checkpoints = session.host.checkpoints
     if checkpoints is None:
-        raise Refused("ERR this node keeps no checkpoints")
+        raise RedisError("ERR this node keeps no checkpoints")
     return checkpoints
 
 
-def _found(session: Session, word: bytes) -> Checkpoint:
+def _found(session: KvSession, word: bytes) -> PartitionCheckpoint:
     identity = word.decode("ascii", "replace")
     found = _checkpoints(session).find(identity, _table(session).incarnation)
     if found is None:
@@ -57,14 +66,14 @@ def _found(session: Session, word: bytes) -> Checkpoint:
     return found
 
 
-def _unknown(identity: str) -> Refused:
-    return Refused(
+def _unknown(identity: str) -> RedisError:
+    return RedisError(
         f"NOCHECKPOINT {identity[:64]} is not known here: it was ended, nobody read it for its "
         "time to live, or the node was started again; begin another one"
     )
 
 
-def partitions(session: Session, _: list[bytes]) -> bytes:
+def partitions(session: KvSession, _: list[bytes]) -> bytes:
     """The table's incarnation, and number, first and last slot and master's address of each."""
     table, nodes = _table(session), session.topology.nodes
     told = []
@@ -86,36 +95,36 @@ def partitions(session: Session, _: list[bytes]) -> bytes:
     return array([integer(table.incarnation), array(told)])
 
 
-def begin(session: Session, arguments: list[bytes]) -> Answer:
+def begin(session: KvSession, arguments: list[bytes]) -> Answer:
     table, number = _table(session), as_integer(arguments[2])
     ttl_ms = as_integer(arguments[3]) if len(arguments) > 3 else TTL_MS
     group = arguments[4].decode("utf-8", "replace") if len(arguments) > 4 else ""
     if len(arguments) > 5 or len(group) > GROUP_LENGTH_MAX:
-        raise Refused(SYNTAX)
+        raise RedisError(SYNTAX)
     if not 0 <= number < len(table.partitions):
-        raise Refused(f"ERR table {table.name} has {len(table.partitions)} partitions")
+        raise RedisError(f"ERR table {table.name} has {len(table.partitions)} partitions")
     if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
-        raise Refused(f"ERR a checkpoint lives for {TTL_MS_MIN} to {TTL_MS_MAX} milliseconds")
+        raise RedisError(f"ERR a checkpoint lives for {TTL_MS_MIN} to {TTL_MS_MAX} milliseconds")
     checkpoints = _checkpoints(session)
     copy = session.copy_of(table.slots_of(number)[-1], is_write=False)
     if not copy.is_leading and session.host.view.node_id in table.partitions[number].lagging:
-        raise Refused("TRYAGAIN this replica has not caught up with its master yet")
+        raise RedisError("TRYAGAIN this replica has not caught up with its master yet")
     taking = checkpoints.begin(copy.store, table, number, ttl_ms=ttl_ms, group=group)
     return _begin(session, taking, copy, table)
 
 
 async def _begin(
-    session: Session, taking: Awaitable[Checkpoint], copy: PartitionCopy, table: Table
+    session: KvSession, taking: Awaitable[PartitionCheckpoint], copy: PartitionCopy, table: Table
 ) -> bytes:
     is_leading = copy.is_leading
     try:
         taken = await taking
     except (Unavailable, Overloaded) as error:
-        raise Refused(f"TRYAGAIN {error.message}") from error
+        raise RedisError(f"TRYAGAIN {error.message}") from error
     session.begin_turn()
     if not _is_still(session, copy, table, taken, is_leading=is_leading):
         await _checkpoints(session).end(taken)
-        raise Refused(_ANOTHER_MASTER)
+        raise RedisError(_ANOTHER_MASTER)
     if is_leading:
         session.expect(copy, taken.position.sequence)
     elif copy.last_writes is not None:
@@ -134,7 +143,12 @@ async def _begin(
 
 
 def _is_still(
-    session: Session, copy: PartitionCopy, table: Table, taken: Checkpoint, *, is_leading: bool
+    session: KvSession,
+    copy: PartitionCopy,
+    table: Table,
+    taken: PartitionCheckpoint,
+    *,
+    is_leading: bool,
 ) -> bool:
     """Whether what was copied is what the partition was all the time."""
     now, number = _table(session), taken.partition.number
@@ -147,15 +161,15 @@ def _is_still(
     return copy.is_serving if is_leading else copy.may_read_behind
 
 
-def read(session: Session, arguments: list[bytes]) -> Answer:
+def read(session: KvSession, arguments: list[bytes]) -> Answer:
     found = _found(session, arguments[2])
     cursor, bytes_max = arguments[3], as_integer(arguments[4])
     if not 1 <= bytes_max <= PAGE_BYTES_MAX:
-        raise Refused(f"ERR a page has 1 to {PAGE_BYTES_MAX} bytes")
+        raise RedisError(f"ERR a page has 1 to {PAGE_BYTES_MAX} bytes")
     tag: bytes | None = None
     prefix = b""
     if len(arguments) % 2 == 0:
-        raise Refused(SYNTAX)
+        raise RedisError(SYNTAX)
     for word, value in zip(arguments[5::2], arguments[6::2], strict=True):
         match word.upper():
             case b"TAG":
@@ -163,12 +177,16 @@ def read(session: Session, arguments: list[bytes]) -> Answer:
             case b"PREFIX":
                 prefix = value
             case _:
-                raise Refused(SYNTAX)
-    return _read(session, found, Wanted(tag, prefix), cursor, bytes_max)
+                raise RedisError(SYNTAX)
+    return _read(session, found, PageRequest(tag, prefix), cursor, bytes_max)
 
 
 async def _read(
-    session: Session, found: Checkpoint, wanted: Wanted, cursor: bytes, bytes_max: int
+    session: KvSession,
+    found: PartitionCheckpoint,
+    wanted: PageRequest,
+    cursor: bytes,
+    bytes_max: int,
 ) -> bytes:
     try:
         page = await _checkpoints(session).read(found, wanted, cursor=cursor, bytes_max=bytes_max)
@@ -177,18 +195,18 @@ async def _read(
     return array([bulk(page.cursor), bulk(page.page)])
 
 
-def renew(session: Session, arguments: list[bytes]) -> bytes:
+def renew(session: KvSession, arguments: list[bytes]) -> bytes:
     if len(arguments) == 3:
         _found(session, arguments[2])
         return integer(1)
     return integer(len(_named(session, arguments)))
 
 
-def end(session: Session, arguments: list[bytes]) -> Answer:
+def end(session: KvSession, arguments: list[bytes]) -> Answer:
     return _end(session, _named(session, arguments))
 
 
-def _named(session: Session, arguments: list[bytes]) -> list[Checkpoint]:
+def _named(session: KvSession, arguments: list[bytes]) -> list[PartitionCheckpoint]:
     """Those that `id` or `GROUP name` says, which may be none any more."""
     checkpoints, incarnation = _checkpoints(session), _table(session).incarnation
     word = arguments[-1].decode("utf-8", "replace")
@@ -196,17 +214,17 @@ def _named(session: Session, arguments: list[bytes]) -> list[Checkpoint]:
         found = checkpoints.find(word, incarnation)
         return [] if found is None else [found]
     if len(arguments) != 4 or arguments[2].upper() != b"GROUP":
-        raise Refused(SYNTAX)
+        raise RedisError(SYNTAX)
     return checkpoints.find_group(word, incarnation)
 
 
-async def _end(session: Session, found: list[Checkpoint]) -> bytes:
+async def _end(session: KvSession, found: list[PartitionCheckpoint]) -> bytes:
     for each in found:
         await _checkpoints(session).end(each)
     return integer(len(found))
 
 
-def list_(session: Session, _: list[bytes]) -> bytes:
+def list_(session: KvSession, _: list[bytes]) -> bytes:
     """Of each its id, partition, epoch, sequence, and how many milliseconds it still has."""
     checkpoints = _checkpoints(session)
     return array(
@@ -227,7 +245,7 @@ def list_(session: Session, _: list[bytes]) -> bytes:
 
 COMMANDS: Final = (
     serving("partitions", 1, partitions, "The partitions of the table", group="cluster"),
-    Command(
+    RedisCommand(
         name="checkpoint",
         arity=-2,
         flags=("readonly",),

@@ -1,29 +1,22 @@
-"""Commands about the connection itself: who the client is, and what it is spoken to in."""
+"""Commands about the connection and the node: AUTH, HELLO, CLIENT, WAIT, INFO, CONFIG GET."""
 
 import asyncio
 from typing import Final
 
-from raftwood.zeppelin.commands.numbers import as_integer
-from raftwood.zeppelin.commands.refusals import (
+from raftwood.zeppelin.commands.command import (
     SYNTAX,
-    Refused,
+    VALUE_BYTES_MAX,
+    Answer,
+    RedisError,
+    serving,
     unknown_subcommand,
     wrong_number,
 )
-from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.commands.table import Answer, serving
+from raftwood.zeppelin.commands.keys import Pattern
+from raftwood.zeppelin.commands.numbers import as_integer
+from raftwood.zeppelin.commands.session import KvSession
 from raftwood.zeppelin.model import EPOCH_NONE, User
-from raftwood.zeppelin.resp.answers import (
-    EMPTY_ARRAY,
-    OK,
-    RESP2,
-    RESP3,
-    array,
-    bulk,
-    integer,
-    simple,
-    text,
-)
+from raftwood.zeppelin.resp import EMPTY_ARRAY, OK, RESP2, RESP3, array, bulk, integer, simple, text
 
 REDIS_VERSION: Final = "7.2.0"
 """Whose commands and words these are."""
@@ -33,42 +26,42 @@ _DEFAULT_USER: Final = b"default"
 _NAME_BYTES_MAX: Final = 256
 
 
-def ping(_: Session, arguments: list[bytes]) -> bytes:
+def ping(_: KvSession, arguments: list[bytes]) -> bytes:
     if len(arguments) > 2:
         raise wrong_number("ping")
     return bulk(arguments[1]) if len(arguments) == 2 else simple("PONG")
 
 
-def echo(_: Session, arguments: list[bytes]) -> bytes:
+def echo(_: KvSession, arguments: list[bytes]) -> bytes:
     return bulk(arguments[1])
 
 
-def quit_(session: Session, _: list[bytes]) -> bytes:
+def quit_(session: KvSession, _: list[bytes]) -> bytes:
     session.is_closing = True
     return OK
 
 
-def reset(session: Session, _: list[bytes]) -> bytes:
+def reset(session: KvSession, _: list[bytes]) -> bytes:
     session.reset()
     return simple("RESET")
 
 
-async def _log_in(session: Session, name: bytes, password: bytes) -> User:
+async def _log_in(session: KvSession, name: bytes, password: bytes) -> User:
     # Asked before the password is checked, which takes a while: the topology that comes meanwhile
     # is not the one that the user was looked for in.
     is_loading = session.topology.epoch == EPOCH_NONE
     user = await session.host.verified(name.decode("utf-8", "replace"), password)
     if user is None:
         if is_loading:
-            raise Refused("LOADING Redis is loading the dataset in memory")
-        raise Refused("WRONGPASS invalid username-password pair or user is disabled.")
+            raise RedisError("LOADING Redis is loading the dataset in memory")
+        raise RedisError("WRONGPASS invalid username-password pair or user is disabled.")
     session.log_in(user)
     return user
 
 
-def auth(session: Session, arguments: list[bytes]) -> Answer:
+def auth(session: KvSession, arguments: list[bytes]) -> Answer:
     if len(arguments) > 3:
-        raise Refused(SYNTAX)
+        raise RedisError(SYNTAX)
     name = arguments[1] if len(arguments) == 3 else _DEFAULT_USER
 
     async def run() -> bytes:
@@ -78,12 +71,12 @@ def auth(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def hello(session: Session, arguments: list[bytes]) -> Answer:
+def hello(session: KvSession, arguments: list[bytes]) -> Answer:
     dialect, credentials, name = session.dialect, None, None
     if len(arguments) > 1:
         version = as_integer(arguments[1], "ERR Protocol version is not an integer or out of range")
         if version not in (2, 3):
-            raise Refused("NOPROTO unsupported protocol version")
+            raise RedisError("NOPROTO unsupported protocol version")
         dialect = RESP2 if version == 2 else RESP3
     at = 2
     while at < len(arguments):
@@ -94,13 +87,13 @@ def hello(session: Session, arguments: list[bytes]) -> Answer:
             name, at = _checked_name(arguments[at + 1]), at + 2
         else:
             shown = arguments[at].decode("utf-8", "backslashreplace")
-            raise Refused(f"ERR Syntax error in HELLO option '{shown}'")
+            raise RedisError(f"ERR Syntax error in HELLO option '{shown}'")
 
     async def run() -> bytes:
         if credentials is not None:
             await _log_in(session, *credentials)
         if session.user is None:
-            raise Refused(
+            raise RedisError(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
                 "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
                 "and select the RESP protocol version at the same time"
@@ -112,7 +105,7 @@ def hello(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def _greeting(session: Session) -> bytes:
+def _greeting(session: KvSession) -> bytes:
     return session.dialect.map(
         [
             (text("server"), text("redis")),
@@ -126,32 +119,32 @@ def _greeting(session: Session) -> bytes:
     )
 
 
-def select(_: Session, arguments: list[bytes]) -> bytes:
+def select(_: KvSession, arguments: list[bytes]) -> bytes:
     if as_integer(arguments[1]) != 0:
-        raise Refused("ERR SELECT is not allowed in cluster mode")
+        raise RedisError("ERR SELECT is not allowed in cluster mode")
     return OK
 
 
-def readonly(session: Session, _: list[bytes]) -> bytes:
+def readonly(session: KvSession, _: list[bytes]) -> bytes:
     session.is_reading_behind = True
     return OK
 
 
-def readwrite(session: Session, _: list[bytes]) -> bytes:
+def readwrite(session: KvSession, _: list[bytes]) -> bytes:
     session.is_reading_behind = False
     return OK
 
 
-def asking(_: Session, __: list[bytes]) -> bytes:
+def asking(_: KvSession, __: list[bytes]) -> bytes:
     # Partitions are handed over as a whole: nobody is ever asked to ask.
     return OK
 
 
-def wait(session: Session, arguments: list[bytes]) -> Answer:
+def wait(session: KvSession, arguments: list[bytes]) -> Answer:
     wanted = as_integer(arguments[1])
     timeout_ms = as_integer(arguments[2])
     if timeout_ms < 0:
-        raise Refused("ERR timeout is negative")
+        raise RedisError("ERR timeout is negative")
     deadline_ms = min(timeout_ms or WAIT_MS_MAX, WAIT_MS_MAX)
 
     async def run() -> bytes:
@@ -166,7 +159,7 @@ def wait(session: Session, arguments: list[bytes]) -> Answer:
     return run()
 
 
-def _replicas_with_all(session: Session) -> int:
+def _replicas_with_all(session: KvSession) -> int:
     """How many slaves have what this client wrote, in the partition that has fewest."""
     written = [
         (copy, session.written[copy])
@@ -176,7 +169,7 @@ def _replicas_with_all(session: Session) -> int:
     return min((copy.acks.replicas_with(sequence) for copy, sequence in written), default=0)
 
 
-def client(session: Session, arguments: list[bytes]) -> bytes:
+def client(session: KvSession, arguments: list[bytes]) -> bytes:
     word = arguments[1].upper()
     counts = _CLIENT_WORDS.get(word)
     if counts is None:
@@ -228,21 +221,21 @@ _CLIENT_WORDS: Final = {
 
 def _checked_name(name: bytes) -> str:
     if len(name) > _NAME_BYTES_MAX or any(not 0x21 <= byte <= 0x7E for byte in name):
-        raise Refused("ERR Client names cannot contain spaces, newlines or special characters.")
+        raise RedisError("ERR Client names cannot contain spaces, newlines or special characters.")
     return name.decode()
 
 
-def _set_info(session: Session, word: bytes, value: str) -> None:
+def _set_info(session: KvSession, word: bytes, value: str) -> None:
     if word == b"LIB-NAME":
         session.library = value
     elif word == b"LIB-VER":
         session.library_version = value
     else:
         shown = word.decode("utf-8", "backslashreplace")
-        raise Refused(f"ERR Unrecognized option '{shown}'")
+        raise RedisError(f"ERR Unrecognized option '{shown}'")
 
 
-def _neighbours(session: Session) -> list[Session]:
+def _neighbours(session: KvSession) -> list[KvSession]:
     """Those of the same table: who uses another one is nobody's business here."""
     assert session.user is not None
     table = session.user.table
@@ -251,7 +244,7 @@ def _neighbours(session: Session) -> list[Session]:
     ]
 
 
-def _line(session: Session, now_ms: int) -> str:
+def _line(session: KvSession, now_ms: int) -> str:
     """A client as CLIENT LIST tells of it; some clients of Redis count on all fields."""
     user = "(none)" if session.user is None else session.user.name
     is_in_transaction = session.transaction is not None
@@ -284,4 +277,98 @@ COMMANDS: Final = (
     serving("readwrite", 1, readwrite, "Masters answer", group="cluster", flags=("fast",)),
     serving("asking", 1, asking, "Does nothing here", group="cluster", flags=("fast",)),
     serving("wait", 3, wait, "Waits until slaves have what was written", group="generic"),
+)
+
+
+# Commands about the node: INFO, CONFIG GET, the clock. What can be set is set elsewhere.
+
+_SETTINGS: Final = {
+    "appendonly": "yes",
+    "cluster-enabled": "yes",
+    "databases": "1",
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+    "proto-max-bulk-len": str(VALUE_BYTES_MAX),
+    "save": "",
+    "timeout": "0",
+}
+"""What Redis's tools ask for, and what is true of it here."""
+
+
+def config(session: KvSession, arguments: list[bytes]) -> bytes:
+    word = arguments[1].upper()
+    if word == b"SET":
+        raise RedisError("ERR CONFIG SET is not allowed: change the node's configuration")
+    if word == b"RESETSTAT":
+        raise RedisError("ERR CONFIG RESETSTAT is not allowed: figures count from the start")
+    if word != b"GET":
+        raise unknown_subcommand("CONFIG", arguments[1])
+    if len(arguments) < 3:
+        raise wrong_number("config|get")
+    patterns = [Pattern(word.lower()) for word in arguments[2:]]
+    return session.dialect.map(
+        (text(name), text(value))
+        for name, value in _SETTINGS.items()
+        if any(pattern.matches(name.encode()) for pattern in patterns)
+    )
+
+
+def info(session: KvSession, arguments: list[bytes]) -> bytes:
+    asked = [word.decode("utf-8", "replace").lower() for word in arguments[1:]]
+    is_all = not asked or any(word in ("all", "default", "everything") for word in asked)
+    sections = [
+        f"# {name.capitalize()}\r\n"
+        + "".join(f"{field}:{value}\r\n" for field, value in fields.items())
+        for name, fields in _sections(session).items()
+        if is_all or name in asked
+    ]
+    return session.dialect.lines("\r\n".join(sections))
+
+
+def _sections(session: KvSession) -> dict[str, dict[str, object]]:
+    host = session.host
+    uptime_s = max(session.now_ms - host.started_ms, 0) // 1000
+    copies = [copy for copy in session.copies if copy is not None]
+    return {
+        "server": {
+            "redis_version": REDIS_VERSION,
+            "redis_mode": "cluster",
+            "tcp_port": host.port,
+            "uptime_in_seconds": uptime_s,
+            "uptime_in_days": uptime_s // 86_400,
+        },
+        "clients": {"connected_clients": len(list(host.sessions))},
+        "persistence": {"loading": 0, "aof_enabled": 1, "rdb_bgsave_in_progress": 0},
+        "stats": {
+            "total_connections_received": host.connection_count,
+            "total_commands_processed": host.command_count,
+        },
+        "replication": {
+            "role": "master",
+            "partitions_as_master": sum(copy.is_leading for copy in copies),
+            "partitions_as_slave": sum(not copy.is_leading for copy in copies),
+            "connected_slaves": max((copy.acks.replicas_with(0) for copy in copies), default=0),
+            "master_repl_offset": sum(
+                copy.store.last_sequence for copy in copies if copy.is_leading
+            ),
+        },
+        "cluster": {"cluster_enabled": 1},
+    }
+
+
+def time_(session: KvSession, _: list[bytes]) -> bytes:
+    seconds, rest_ns = divmod(session.host.environment.clock.wall_ns(), 1_000_000_000)
+    return array([text(str(seconds)), text(str(rest_ns // 1000))])
+
+
+def lastsave(session: KvSession, _: list[bytes]) -> bytes:
+    # The binlog is written as it goes: what is asked about is always just now.
+    return integer(session.now_ms // 1000)
+
+
+SERVER_COMMANDS: Final = (
+    serving("info", -1, info, "Figures of the node"),
+    serving("config", -2, config, "Settings that Redis's tools ask for"),
+    serving("time", 1, time_, "The node's clock", flags=("fast",)),
+    serving("lastsave", 1, lastsave, "When all was saved last", flags=("fast",)),
 )

@@ -4,10 +4,14 @@ import re
 from decimal import Context, Decimal, InvalidOperation, Overflow
 from typing import Final
 
-from raftwood.zeppelin.commands.refusals import NOT_A_FLOAT, NOT_AN_INTEGER, Refused
-from raftwood.zeppelin.commands.table import writing
-from raftwood.zeppelin.commands.turn import Turn
-from raftwood.zeppelin.resp.answers import bulk, integer
+from raftwood.zeppelin.commands.command import (
+    NOT_A_FLOAT,
+    NOT_AN_INTEGER,
+    RedisError,
+    Turn,
+    writing,
+)
+from raftwood.zeppelin.resp import bulk, integer
 
 INTEGER_MAX: Final = (1 << 63) - 1
 INTEGER_MIN: Final = -(1 << 63)
@@ -27,10 +31,10 @@ def as_integer(word: bytes, refusal: str = NOT_AN_INTEGER) -> int:
         try:
             number = int(word)
         except ValueError:
-            raise Refused(refusal) from None
+            raise RedisError(refusal) from None
         if b"%d" % number == word and INTEGER_MIN <= number <= INTEGER_MAX:
             return number
-    raise Refused(refusal)
+    raise RedisError(refusal)
 
 
 def _as_decimal(word: bytes) -> Decimal:
@@ -42,7 +46,7 @@ def _as_decimal(word: bytes) -> Decimal:
                 pass
         elif _INFINITY.fullmatch(word):
             return Decimal(word.decode())
-    raise Refused(NOT_A_FLOAT)
+    raise RedisError(NOT_A_FLOAT)
 
 
 def _add(turn: Turn, key: bytes, amount: int) -> bytes:
@@ -51,7 +55,7 @@ def _add(turn: Turn, key: bytes, amount: int) -> bytes:
     number, expires_ms = (0, 0) if value is None else (as_integer(value.data), value.expires_ms)
     number += amount
     if not INTEGER_MIN <= number <= INTEGER_MAX:
-        raise Refused("ERR increment or decrement would overflow")
+        raise RedisError("ERR increment or decrement would overflow")
     turn.put(key, b"%d" % number, expires_ms)
     return integer(number)
 
@@ -71,7 +75,7 @@ def incrby(turn: Turn, arguments: list[bytes]) -> bytes:
 def decrby(turn: Turn, arguments: list[bytes]) -> bytes:
     amount = as_integer(arguments[2])
     if amount == INTEGER_MIN:
-        raise Refused("ERR decrement would overflow")
+        raise RedisError("ERR decrement would overflow")
     return _add(turn, arguments[1], -amount)
 
 
@@ -84,7 +88,7 @@ def incrbyfloat(turn: Turn, arguments: list[bytes]) -> bytes:
     except (InvalidOperation, Overflow):
         after = Decimal("nan")
     if not after.is_finite():
-        raise Refused("ERR increment would produce NaN or Infinity")
+        raise RedisError("ERR increment would produce NaN or Infinity")
     shown = _shown(after)
     turn.put(arguments[1], shown, 0 if value is None else value.expires_ms)
     return bulk(shown)

@@ -1,26 +1,118 @@
-"""One client's session: who it is, what it asked for, and where its keys are.
+"""One client's session: its user, its dialect, its transaction, and where its keys are."""
 
-It does no I/O: its connection gives it requests, and sends what it answers.
-"""
-
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded
-from raftwood.zeppelin.commands.cursors import Cursors
-from raftwood.zeppelin.commands.parking import Parking
-from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, NOT_SERVED, Refused
-from raftwood.zeppelin.commands.table import Command
+from raftwood.zeppelin.commands.command import CLUSTER_DOWN, NOT_SERVED, RedisCommand, RedisError
 from raftwood.zeppelin.model import PartitionState, Topology, User
-from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.checkpoints import Checkpoints
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
 from raftwood.zeppelin.node.view import NodeView, PartitionCopy
-from raftwood.zeppelin.resp.answers import RESP2, Dialect
+from raftwood.zeppelin.records import Acks, KeyWrite
+from raftwood.zeppelin.resp import RESP2, Dialect
 from raftwood.zeppelin.slots import place_of_slot
+
+CURSORS_MAX: Final = 10_000
+
+
+class ScanPlace(msgspec.Struct, frozen=True):
+    """Behind a key of the partition that has a slot; those with lower slots are told.
+
+    So it stays a place when partitions are split meanwhile.
+    """
+
+    table: str
+    slot: int
+    after: bytes | None = None
+
+
+class ScanCursors:
+    """The last ones that were given out; a scan that rests for long may have to begin anew."""
+
+    def __init__(self, first: int) -> None:
+        # Not from 1 on: after a restart no old cursor is to be taken for a new one.
+        self._next = first
+        self._places: dict[int, ScanPlace] = {}
+
+    def add(self, place: ScanPlace) -> int:
+        number = self._next
+        self._next += 1
+        self._places[number] = place
+        if len(self._places) > CURSORS_MAX:
+            del self._places[next(iter(self._places))]
+        return number
+
+    def find(self, number: int, *, table: str) -> ScanPlace:
+        if number == 0:
+            return ScanPlace(table, 0)
+        place = self._places.get(number)
+        if place is None or place.table != table:
+            raise RedisError("ERR invalid cursor: it is not known any more, begin at 0")
+        return place
+
+
+# Requests that wait while their partition is handed over: how many may, and how long they did.
+
+PARKED_MAX: Final = 10_000
+PARKED_BYTES_MAX: Final = 64 << 20
+"""Of requests together, plus one."""
+RECENT_MAX: Final = 1_000
+"""So many waits are kept for those who ask how long they were."""
+FULL: Final = "TRYAGAIN too many requests wait for a hand-over to another node"
+
+
+class ParkedRequests:
+    """Of all clients of a node."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """That wait now."""
+        self.size = 0
+        """Their bytes."""
+        self.total = 0
+        """That have waited since the node was started."""
+        self.longest_s = 0.0
+        self._recent: deque[float] = deque(maxlen=RECENT_MAX)
+        self.observe: Callable[[float], None] = lambda _: None
+        """Hears of each wait when it is over."""
+
+    @contextmanager
+    def parked(self, request: list[bytes]) -> Iterator[None]:
+        """While a request waits; `Refused` where too many do."""
+        if self.count >= PARKED_MAX or self.size > PARKED_BYTES_MAX:
+            raise RedisError(FULL)
+        loop = asyncio.get_running_loop()
+        began, size = loop.time(), sum(map(len, request))
+        self.count += 1
+        self.size += size
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self.size -= size
+            self._note(loop.time() - began)
+
+    def _note(self, waited_s: float) -> None:
+        self.total += 1
+        self.longest_s = max(self.longest_s, waited_s)
+        self._recent.append(waited_s)
+        self.observe(waited_s)
+
+    def quantile_s(self, share: float) -> float:
+        """So long, or shorter, that share of the last requests waited; 0 where none did."""
+        ordered = sorted(self._recent)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+# One client's session: who it is, what it asked for, and where its keys are.
+#
+# It does no I/O: its connection gives it requests, and sends what it answers.
 
 WATCHED_MAX: Final = 1_000
 """Keys that one client watches at a time."""
@@ -29,7 +121,7 @@ WATCHED_MAX: Final = 1_000
 HANDED_OVER: Final = "TRYAGAIN the partition is being handed over to another node"
 
 
-class Frozen(Exception):
+class PartitionFrozen(Exception):
     """The partition's requests have to wait; what is answered where that takes too long."""
 
     def __init__(self, refusal: str = HANDED_OVER) -> None:
@@ -37,14 +129,14 @@ class Frozen(Exception):
         self.refusal = refusal
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """What the commands of all clients share on a node."""
 
     environment: Environment
-    cursors: Cursors
-    checkpoints: Checkpoints | None
+    cursors: ScanCursors
+    checkpoints: PartitionCheckpoints | None
     """None: it has no storage engines to make them of."""
-    parking: Parking
+    parking: ParkedRequests
     started_ms: int
     command_count: int
     connection_count: int
@@ -54,7 +146,7 @@ class Host(Protocol):
     def view(self) -> NodeView: ...
 
     @property
-    def sessions(self) -> Iterable["Session"]: ...
+    def sessions(self) -> Iterable["KvSession"]: ...
 
     async def verified(self, name: str, password: bytes) -> User | None:
         """The user, if that is the password; takes its time."""
@@ -64,7 +156,7 @@ class Host(Protocol):
 class Transaction(msgspec.Struct):
     """What stands between MULTI and EXEC."""
 
-    commands: list[tuple[Command, list[bytes]]] = []
+    commands: list[tuple[RedisCommand, list[bytes]]] = []
     slot: int = -1
     """Of all keys; -1 before the first."""
     size: int = 0
@@ -81,10 +173,10 @@ class Watch(msgspec.Struct, frozen=True):
     expires_ms: int
 
 
-class Session:
+class KvSession:
     """What a node knows of one client."""
 
-    def __init__(self, host: Host, number: int) -> None:
+    def __init__(self, host: SessionHost, number: int) -> None:
         self.host = host
         self.number = number
         self.address = ""
@@ -143,7 +235,7 @@ class Session:
     def check_may_write(self, command: str) -> None:
         user = self.user
         if user is not None and not user.may_write:
-            raise Refused(
+            raise RedisError(
                 f"NOPERM User {user.name} has no permissions to run the '{command}' command"
             )
 
@@ -157,8 +249,8 @@ class Session:
             if copy.may_read_behind and self.is_reading_behind and not is_write:
                 return copy
             if copy.is_leading:
-                raise Frozen
-        raise Refused(self.elsewhere(slot))
+                raise PartitionFrozen
+        raise RedisError(self.elsewhere(slot))
 
     def elsewhere(self, slot: int) -> str:
         """What a client is told who wants a slot that is not served here."""
@@ -174,22 +266,22 @@ class Session:
         if known.master == view.node_id:
             if view.has_lease:
                 # It begins to be the master, or is about to hear who is.
-                raise Frozen(CLUSTER_DOWN)
+                raise PartitionFrozen(CLUSTER_DOWN)
             # Redis says so as well where a master can't know that it still is the only one.
             return CLUSTER_DOWN
         if known.state is PartitionState.STUCK and known.target == view.node_id:
             # Whoever sent the client here knows already that the hand-over is over.
-            raise Frozen
+            raise PartitionFrozen
         return f"MOVED {slot} {node.addresses.data}"
 
     def commit(
-        self, copy: PartitionCopy, writes: tuple[Write, ...], *, flushes: bool = False
+        self, copy: PartitionCopy, writes: tuple[KeyWrite, ...], *, flushes: bool = False
     ) -> None:
         try:
             sequence = copy.commit(writes, flushes=flushes, origin=self.origin)
         except Overloaded as refusal:
             # Nothing was done: the client gets its answer when the disk has caught up.
-            raise Frozen(f"TRYAGAIN {refusal.message}") from refusal
+            raise PartitionFrozen(f"TRYAGAIN {refusal.message}") from refusal
         self.expect(copy, sequence)
 
     def sequence_done(self, copy: PartitionCopy) -> int | None:
@@ -219,7 +311,7 @@ class Session:
 
     def watch(self, copy: PartitionCopy, key: bytes) -> None:
         if len(self.watches) >= WATCHED_MAX:
-            raise Refused(f"ERR {WATCHED_MAX} keys are watched already: UNWATCH first")
+            raise RedisError(f"ERR {WATCHED_MAX} keys are watched already: UNWATCH first")
         value = copy.store.get(key, now_ms=self.now_ms)
         expires_ms = 0 if value is None else value.expires_ms
         copy.watched.setdefault(key, {})[self.touched] = None

@@ -1,6 +1,7 @@
-"""The meta server of Zeppelin: who has which partition, agreed on by a raft group.
+"""The meta server of Zeppelin: which node has which partition, agreed on by a raft group.
 
-`rules` is what changes lead to, `deltas` what nodes and clients are told of them. What nodes report
-is `heard` by the leader alone, which plans from it: `failover`, `handover`, put together in
-`planning` and proposed by `keeper`. `client` is for everybody else.
+Start reading at `changes`, then `topology_state` and `partition_rules`: what is replicated.
+`state_machine` puts that on raft and plans for the leader by what `heartbeats` knows: `failover`
+and `migration`. `client` asks the group; `plans`, `balancer` and `manager` are for operators.
+Imports no node.
 """

@@ -376,7 +376,7 @@ Change = (
 )
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True):
+class RefusedChange(msgspec.Struct, frozen=True, array_like=True):
     """A change that was refused; code and text of an error in `base.errors`."""
 
     code: str
@@ -390,7 +390,7 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
     """What became of a batch: the epoch after it, and None for each change that was made."""
 
     epoch: int
-    results: tuple[Failed | None, ...]
+    results: tuple[RefusedChange | None, ...]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -398,8 +398,8 @@ _batches: msgspec.msgpack.Decoder[tuple[Change, ...]] = msgspec.msgpack.Decoder(
 _results: msgspec.msgpack.Decoder[Applied] = msgspec.msgpack.Decoder(Applied)
 
 
-def failed(error: RaftwoodError) -> Failed:
-    return Failed(error.code, error.message)
+def failed(error: RaftwoodError) -> RefusedChange:
+    return RefusedChange(error.code, error.message)
 
 
 def encode_batch(changes: tuple[Change, ...]) -> bytes:

@@ -32,18 +32,18 @@ from raftwood.zeppelin.meta.changes import (
     encode_batch,
 )
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat
+from raftwood.zeppelin.meta.heartbeats import NodeHeartbeat
 from raftwood.zeppelin.meta.queries import (
     AnswerType,
-    Behind,
-    Changed,
-    Changes,
-    Lease,
-    ListReports,
-    Nodes,
+    BehindQuery,
+    LeaseAnswer,
+    NodeReport,
+    NodesAnswer,
     Query,
-    Report,
-    Reports,
+    ReportsAnswer,
+    ReportsQuery,
+    TopologyAnswer,
+    TopologyQuery,
     decode_answer,
     encode_query,
 )
@@ -67,7 +67,7 @@ _LEADER_ONLY_MS: Final = 1
 """A question that could wait, be it for so long, is answered by the leader and nobody else."""
 
 
-class GroupClient(Protocol):
+class MetaGroupClient(Protocol):
     """What finds a group's leader and talks to it."""
 
     def propose(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
@@ -93,7 +93,9 @@ class GroupClient(Protocol):
 class MetaClient:
     """The group's client stays its owner's."""
 
-    def __init__(self, client: GroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(
+        self, client: MetaGroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
         self._client = client
         self._group = group
         self._timeout_ms = timeout_ms
@@ -174,10 +176,10 @@ class MetaClient:
                 raise refused.error()
         return done.epoch
 
-    async def reports(self) -> dict[NodeId, Report]:
+    async def reports(self) -> dict[NodeId, NodeReport]:
         """What nodes have told the leader: how far they are, and when they said so."""
-        query = ListReports()
-        return (await self._ask(query, Reports, wait_ms=_LEADER_ONLY_MS)).reports
+        query = ReportsQuery()
+        return (await self._ask(query, ReportsAnswer, wait_ms=_LEADER_ONLY_MS)).reports
 
     async def wait_applied(self, epoch: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
         """Until all nodes that are up have applied an epoch; else `DeadlineExceeded`."""
@@ -186,7 +188,7 @@ class MetaClient:
         while True:
             remaining_ms = int((deadline - loop.time()) * 1000)
             wait_ms = max(1, min(WAIT_MS, remaining_ms))
-            behind = (await self._ask(Behind(epoch), Nodes, wait_ms=wait_ms)).nodes
+            behind = (await self._ask(BehindQuery(epoch), NodesAnswer, wait_ms=wait_ms)).nodes
             if not behind:
                 return
             if remaining_ms <= 0:
@@ -204,23 +206,23 @@ class MetaClient:
         """Tell of a node that has started; `run` is one that it has never had before."""
         return await self._change(RegisterNode(node, addresses, failure_domain, run))
 
-    async def heartbeat(self, heartbeat: Heartbeat, *, timeout_ms: int) -> Lease:
-        """See `Lease`. `NotFound` and `Conflict` ask for `register`."""
+    async def heartbeat(self, heartbeat: NodeHeartbeat, *, timeout_ms: int) -> LeaseAnswer:
+        """See `ShardLease`. `NotFound` and `Conflict` ask for `register`."""
         data = await self._client.heartbeat(
             self._group, encode_query(heartbeat), timeout_ms=timeout_ms, wait_ms=_LEADER_ONLY_MS
         )
-        return decode_answer(data, Lease)
+        return decode_answer(data, LeaseAnswer)
 
     # For everybody
 
     async def topology(self) -> Topology:
         """Everything, from whichever store."""
-        delta = (await self._ask(Changes(EPOCH_NONE), Changed)).delta
+        delta = (await self._ask(TopologyQuery(EPOCH_NONE), TopologyAnswer)).delta
         return applied(Topology(), delta)
 
     async def changes(self, after_epoch: int, *, wait_ms: int = WAIT_MS) -> Delta:
         """What has changed since an epoch, once something has or after `wait_ms`."""
-        return (await self._ask(Changes(after_epoch), Changed, wait_ms=wait_ms)).delta
+        return (await self._ask(TopologyQuery(after_epoch), TopologyAnswer, wait_ms=wait_ms)).delta
 
     async def watch(self, after_epoch: int) -> AsyncIterator[Delta]:
         """What changes after an epoch, for ever; while nobody answers it asks on."""

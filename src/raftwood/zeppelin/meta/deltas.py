@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from raftwood.base.errors import InvariantViolated
-from raftwood.zeppelin.model import EPOCH_NONE, Node, NodeId, Partition, Table, Topology, User
+from raftwood.zeppelin.model import EPOCH_NONE, NodeId, NodeInfo, Partition, Table, Topology, User
 
 HISTORY_MAX: Final = 1_000
 """Epochs that are remembered; whoever has an older one is told everything."""
@@ -26,7 +26,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, Table | None] = {}
     partitions: dict[str, dict[int, Partition]] = {}
     """Of tables that stay the same, and those that were split off others of theirs."""
-    nodes: dict[NodeId, Node | None] = {}
+    nodes: dict[NodeId, NodeInfo | None] = {}
     users: dict[str, User | None] = {}
 
 
@@ -61,7 +61,7 @@ def difference(before: Topology, after: Topology) -> Delta:
         else:
             pairs = enumerate(zip_longest(old.partitions, table.partitions))
             partitions[name] = {number: new for number, (old, new) in pairs if new is not old}
-    nodes: dict[NodeId, Node | None] = {
+    nodes: dict[NodeId, NodeInfo | None] = {
         each: None for each in before.nodes if each not in after.nodes
     }
     users: dict[str, User | None] = {each: None for each in before.users if each not in after.users}
@@ -107,7 +107,7 @@ def _with_partitions(table: Table, changed: dict[int, Partition]) -> Table:
     return msgspec.structs.replace(table, partitions=in_order)
 
 
-class History:
+class DeltaHistory:
     """The deltas of the last epochs."""
 
     def __init__(self, *, epochs_max: int = HISTORY_MAX) -> None:
@@ -126,7 +126,7 @@ class History:
             return whole(topology)
         tables: dict[str, Table | None] = {}
         changed: dict[str, dict[int, Partition]] = {}
-        nodes: dict[NodeId, Node | None] = {}
+        nodes: dict[NodeId, NodeInfo | None] = {}
         users: dict[str, User | None] = {}
         for delta in self._deltas:
             if delta.epoch <= epoch:

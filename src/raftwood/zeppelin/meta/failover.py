@@ -12,12 +12,11 @@ A master that is up and cannot lead is first made master no more; once all know 
 from collections.abc import Mapping, Sequence
 
 from raftwood.zeppelin.meta.changes import ChangeMaster, MarkSlaves
-from raftwood.zeppelin.meta.heard import Offset
-from raftwood.zeppelin.meta.view import Place, View
+from raftwood.zeppelin.meta.heartbeats import PlanningView, ReplicaOffset, TablePartition
 from raftwood.zeppelin.model import NodeId
 
 
-def is_unfit(view: View, place: Place) -> bool:
+def is_unfit(view: PlanningView, place: TablePartition) -> bool:
     """Whether a master that is up and knows that it is one has no replica to lead with: it cannot
     be opened, or repairs, and only another master can mend it.
     """
@@ -32,7 +31,7 @@ def is_unfit(view: View, place: Place) -> bool:
     )
 
 
-def demotion(view: View, place: Place) -> ChangeMaster:
+def demotion(view: PlanningView, place: TablePartition) -> ChangeMaster:
     """For an unfit master. What it has not led, no slave has missed."""
     before = place.partition
     assert before.master is not None
@@ -42,7 +41,7 @@ def demotion(view: View, place: Place) -> ChangeMaster:
     return ChangeMaster(place.table.name, place.number, before.epoch, None, lagging)
 
 
-def failover(view: View, place: Place) -> ChangeMaster | None:
+def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
     """For a partition without a master that is up; None where there is nothing to do yet."""
     before = place.partition
     up = [node for node in before.replicas if view.is_up(node)]
@@ -70,7 +69,7 @@ def failover(view: View, place: Place) -> ChangeMaster | None:
     return ChangeMaster(place.table.name, place.number, before.epoch, master, lagging, run)
 
 
-def _has_reported(view: View, place: Place, node: NodeId) -> bool:
+def _has_reported(view: PlanningView, place: TablePartition, node: NodeId) -> bool:
     """Whether what it told is how far it is when no master can send it anything any more."""
     heard, master = view.heard(node), place.partition.master
     if master is None:
@@ -81,7 +80,7 @@ def _has_reported(view: View, place: Place, node: NodeId) -> bool:
     return heard.after_ms is not None and heard.after_ms >= end_of_writes_ms
 
 
-def _lagging(view: View, place: Place) -> tuple[NodeId, ...]:
+def _lagging(view: PlanningView, place: TablePartition) -> tuple[NodeId, ...]:
     """Those that are marked, and those that the master went on without in this leader's time."""
     before, master = place.partition, place.partition.master
     if master is None or not view.heard(master).is_heard:
@@ -97,8 +96,8 @@ def _lagging(view: View, place: Place) -> tuple[NodeId, ...]:
 
 
 def _candidates_by_lag(
-    place: Place, reports: Mapping[NodeId, Offset], lagging: Sequence[NodeId]
-) -> dict[NodeId, Offset]:
+    place: TablePartition, reports: Mapping[NodeId, ReplicaOffset], lagging: Sequence[NodeId]
+) -> dict[NodeId, ReplicaOffset]:
     lag_max = place.table.config.lag_max_bytes
     # Where all replicas have reported, nobody has more than the best of them.
     are_all_here = len(reports) == len(place.partition.replicas)
@@ -110,7 +109,9 @@ def _candidates_by_lag(
     }
 
 
-def _candidates_by_quorum(place: Place, reports: Mapping[NodeId, Offset]) -> dict[NodeId, Offset]:
+def _candidates_by_quorum(
+    place: TablePartition, reports: Mapping[NodeId, ReplicaOffset]
+) -> dict[NodeId, ReplicaOffset]:
     replicas, unproven = place.partition.replicas, place.partition.unproven
     needed = len(replicas) - place.table.config.min_replicas + 1
     if len(reports) < len(replicas):
@@ -125,7 +126,7 @@ def _candidates_by_quorum(place: Place, reports: Mapping[NodeId, Offset]) -> dic
     }
 
 
-def _chosen(view: View, candidates: Mapping[NodeId, Offset]) -> NodeId | None:
+def _chosen(view: PlanningView, candidates: Mapping[NodeId, ReplicaOffset]) -> NodeId | None:
     if not candidates:
         return None
     most = max(offset.position for offset in candidates.values())
@@ -133,7 +134,7 @@ def _chosen(view: View, candidates: Mapping[NodeId, Offset]) -> NodeId | None:
     return min(equals, key=lambda node: (view.masters[node], node))
 
 
-def marks(view: View, place: Place) -> MarkSlaves | None:
+def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
     """For a partition whose master is up: slaves that fell behind, or have caught up."""
     before = place.partition
     master = before.master
@@ -150,7 +151,7 @@ def marks(view: View, place: Place) -> MarkSlaves | None:
     return MarkSlaves(place.table.name, place.number, before.epoch, lagging, unproven)
 
 
-def _is_proven(view: View, place: Place, slave: NodeId, *, master: NodeId) -> bool:
+def _is_proven(view: PlanningView, place: TablePartition, slave: NodeId, *, master: NodeId) -> bool:
     """Whether it has all that its master had when that knew of the replicas that there are now."""
     has, needed = view.offset(slave, place), view.offset(master, place)
     return (
@@ -162,7 +163,9 @@ def _is_proven(view: View, place: Place, slave: NodeId, *, master: NodeId) -> bo
     )
 
 
-def _is_lagging(view: View, place: Place, slave: NodeId, *, master: NodeId) -> bool:
+def _is_lagging(
+    view: PlanningView, place: TablePartition, slave: NodeId, *, master: NodeId
+) -> bool:
     lag_max, down_ms = place.table.config.lag_max_bytes, view.settings.down_ms
     offset = view.offset(slave, place)
     missed_ms = view.missed_ms(slave, place, master)

@@ -15,14 +15,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound, RaftwoodError
+from raftwood.zeppelin.meta import plans
 from raftwood.zeppelin.meta.changes import CancelMigration
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.meta.plans import orders, single
-from raftwood.zeppelin.meta.plans.plan import CHANGES_PLANNED_MAX, Plan
-from raftwood.zeppelin.meta.plans.progress import Progress, progress_of
+from raftwood.zeppelin.meta.plans import CHANGES_PLANNED_MAX, ClusterPlan
+from raftwood.zeppelin.meta.progress import MigrationProgress, progress_of
 from raftwood.zeppelin.model import NodeId, Topology
 
-Planner = Callable[[Topology], Plan]
+Planner = Callable[[Topology], ClusterPlan]
 Result = TypeVar("Result")
 
 ATTEMPTS_MAX: Final = 10
@@ -35,7 +35,7 @@ _SHARE_MAX: Final = 0.1
 """Of the time, that questions of one who waits may take: in a large cluster they are long."""
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+class CancelledMigrations(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a wish that migrations end where they are."""
 
     epoch: int
@@ -53,59 +53,63 @@ class ClusterManager:
 
     # Plans
 
-    async def plan_balance(self, *, table: str | None = None) -> Plan:
-        return orders.balance(await self._meta.topology(), table=table)
+    async def plan_balance(self, *, table: str | None = None) -> ClusterPlan:
+        return plans.balance(await self._meta.topology(), table=table)
 
-    async def plan_expand(self, nodes: Collection[NodeId] = ()) -> Plan:
-        return orders.expand(await self._meta.topology(), nodes)
+    async def plan_expand(self, nodes: Collection[NodeId] = ()) -> ClusterPlan:
+        return plans.expand(await self._meta.topology(), nodes)
 
-    async def plan_drain(self, nodes: Collection[NodeId], *, fewer_domains: bool = False) -> Plan:
+    async def plan_drain(
+        self, nodes: Collection[NodeId], *, fewer_domains: bool = False
+    ) -> ClusterPlan:
         """To shrink a cluster: nodes that are empty can be stopped, and forgotten then."""
         topology = await self._meta.topology()
-        return orders.drain(topology, nodes, fewer_domains=fewer_domains)
+        return plans.drain(topology, nodes, fewer_domains=fewer_domains)
 
-    async def plan_undo_drain(self, nodes: Collection[NodeId]) -> Plan:
-        return orders.undo_drain(await self._meta.topology(), nodes)
+    async def plan_undo_drain(self, nodes: Collection[NodeId]) -> ClusterPlan:
+        return plans.undo_drain(await self._meta.topology(), nodes)
 
-    async def plan_replace(self, *, old: NodeId, new: NodeId, fewer_domains: bool = False) -> Plan:
+    async def plan_replace(
+        self, *, old: NodeId, new: NodeId, fewer_domains: bool = False
+    ) -> ClusterPlan:
         topology = await self._meta.topology()
-        return orders.replace_node(topology, old=old, new=new, fewer_domains=fewer_domains)
+        return plans.replace_node(topology, old=old, new=new, fewer_domains=fewer_domains)
 
     async def plan_migrate(
         self, table: str, partition: int, *, source: NodeId, target: NodeId
-    ) -> Plan:
+    ) -> ClusterPlan:
         topology = await self._meta.topology()
-        return single.migrate(
+        return plans.migrate(
             topology, table=table, partition=partition, source=source, target=target
         )
 
-    async def plan_add_slave(self, table: str, partition: int, node: NodeId) -> Plan:
+    async def plan_add_slave(self, table: str, partition: int, node: NodeId) -> ClusterPlan:
         topology = await self._meta.topology()
-        return single.add_slave(topology, table=table, partition=partition, node=node)
+        return plans.add_slave(topology, table=table, partition=partition, node=node)
 
-    async def plan_remove_slave(self, table: str, partition: int, node: NodeId) -> Plan:
+    async def plan_remove_slave(self, table: str, partition: int, node: NodeId) -> ClusterPlan:
         topology = await self._meta.topology()
-        return single.remove_slave(topology, table=table, partition=partition, node=node)
+        return plans.remove_slave(topology, table=table, partition=partition, node=node)
 
-    async def plan_set_master(self, table: str, partition: int, node: NodeId) -> Plan:
+    async def plan_set_master(self, table: str, partition: int, node: NodeId) -> ClusterPlan:
         topology = await self._meta.topology()
-        return single.set_master(topology, table=table, partition=partition, node=node)
+        return plans.set_master(topology, table=table, partition=partition, node=node)
 
-    async def plan_remove_nodes(self, nodes: Collection[NodeId]) -> Plan:
-        return single.remove_nodes(await self._meta.topology(), nodes)
+    async def plan_remove_nodes(self, nodes: Collection[NodeId]) -> ClusterPlan:
+        return plans.remove_nodes(await self._meta.topology(), nodes)
 
-    async def plan_double(self, table: str) -> Plan:
-        return single.double(await self._meta.topology(), table)
+    async def plan_double(self, table: str) -> ClusterPlan:
+        return plans.double(await self._meta.topology(), table)
 
     # Orders
 
-    async def submit(self, plan: Plan) -> int:
+    async def submit(self, plan: ClusterPlan) -> int:
         """The epoch in which it was ordered; `Conflict` asks for a new plan."""
         if not plan.changes:
             return plan.epoch
         return await self._meta.apply_planned(plan.epoch, *plan.changes)
 
-    async def order(self, planner: Planner, *, epoch: int | None = None) -> tuple[Plan, int]:
+    async def order(self, planner: Planner, *, epoch: int | None = None) -> tuple[ClusterPlan, int]:
         """Plan and submit; planned anew when the topology has changed meanwhile, unless it is to be
         done as it was at an epoch and not else.
         """
@@ -121,7 +125,9 @@ class ClusterManager:
                 await asyncio.sleep(_PAUSE_S)
         raise AssertionError("the last attempt returns or raises")
 
-    async def progress(self, order: int | None = None, *, plan: Plan | None = None) -> Progress:
+    async def progress(
+        self, order: int | None = None, *, plan: ClusterPlan | None = None
+    ) -> MigrationProgress:
         """Of one order, by the epoch that `submit` told, and its plan's masters; else of all."""
         topology = await self._meta.topology()
         return progress_of(topology, await self._meta.reports(), order, plan=plan)
@@ -130,16 +136,16 @@ class ClusterManager:
         self,
         order: int | None = None,
         *,
-        plan: Plan | None = None,
+        plan: ClusterPlan | None = None,
         timeout_s: float = WAIT_S,
-        told: Callable[[Progress], None] = lambda _: None,
-    ) -> Progress:
+        told: Callable[[MigrationProgress], None] = lambda _: None,
+    ) -> MigrationProgress:
         """Until nothing of an order moves any more, and the masters of its plan, if that is given,
         are where they are to be, and its new slaves have caught up; else `DeadlineExceeded`, and it
         goes on all the same.
         """
 
-        async def look() -> Progress | None:
+        async def look() -> MigrationProgress | None:
             found = await self.progress(order, plan=plan)
             told(found)
             is_left = found.moving or (plan is not None and (found.handovers or found.behind))
@@ -171,7 +177,7 @@ class ClusterManager:
         table: str | None = None,
         partition: int | None = None,
         order: int | None = None,
-    ) -> Cancelled:
+    ) -> CancelledMigrations:
         """End migrations where they are: of one partition, of a table, of one order, or all."""
         topology = await self._meta.topology()
         changes = [
@@ -192,10 +198,12 @@ class ClusterManager:
             done = await self._meta.apply(*changes[begin : begin + CHANGES_PLANNED_MAX])
             epoch = done.epoch
             refused += [each.message for each in done.results if each is not None]
-        return Cancelled(epoch=epoch, count=len(changes) - len(refused), too_late=tuple(refused))
+        return CancelledMigrations(
+            epoch=epoch, count=len(changes) - len(refused), too_late=tuple(refused)
+        )
 
 
-def check_epoch(plan: Plan, epoch: int | None) -> None:
+def check_epoch(plan: ClusterPlan, epoch: int | None) -> None:
     if epoch is not None and plan.epoch != epoch:
         raise Conflict(
             f"the topology has changed since epoch {epoch} and is at {plan.epoch}: look at the "

@@ -9,7 +9,7 @@ from operator import add
 from typing import Final
 
 from raftwood.base.errors import InvalidInput, Unavailable
-from raftwood.zeppelin.model import Node, NodeId, Partition, Table, TableConfig
+from raftwood.zeppelin.model import NodeId, NodeInfo, Partition, Table, TableConfig
 
 PLACED_MAX: Final = 1 << 18
 """Nodes by partitions of one table: all stores stand still while it is placed, for about 100 ms
@@ -29,7 +29,7 @@ def masters_by_node(tables: Iterable[Table]) -> "Counter[NodeId]":
 
 
 def place(
-    config: TableConfig, *, nodes: Mapping[NodeId, Node], tables: Iterable[Table], epoch: int
+    config: TableConfig, *, nodes: Mapping[NodeId, NodeInfo], tables: Iterable[Table], epoch: int
 ) -> tuple[Partition, ...]:
     """Partitions of a new table on the nodes that are up."""
     up = {each.id: each for _, each in sorted(nodes.items()) if each.is_up and not each.is_draining}
@@ -51,7 +51,7 @@ class _Placing:
     highest bits, and in its lowest the node's number, so that no two are equal.
     """
 
-    def __init__(self, nodes: Mapping[NodeId, Node], tables: list[Table], epoch: int) -> None:
+    def __init__(self, nodes: Mapping[NodeId, NodeInfo], tables: list[Table], epoch: int) -> None:
         self._ids = list(nodes)
         self._epoch = epoch
         masters = masters_by_node(tables)

@@ -5,38 +5,38 @@ from typing import TypeVar
 import msgspec
 
 from raftwood.base.errors import InternalError, InvalidInput
-from raftwood.zeppelin.meta.changes import Failed
+from raftwood.zeppelin.meta.changes import RefusedChange
 from raftwood.zeppelin.meta.deltas import Delta
-from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
+from raftwood.zeppelin.meta.heartbeats import LeaderMoment, NodeHeartbeat, ReplicaOffset
 from raftwood.zeppelin.model import NodeId
 
 
-class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
+class TopologyQuery(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
     """What has changed since an epoch; waits until something has."""
 
     after_epoch: int
 
 
-class Behind(msgspec.Struct, frozen=True, array_like=True, tag="behind"):
+class BehindQuery(msgspec.Struct, frozen=True, array_like=True, tag="behind"):
     """Which nodes that are up have not applied an epoch; waits until there are none."""
 
     epoch: int
 
 
-class ListReports(msgspec.Struct, frozen=True, array_like=True, tag="list_reports"):
+class ReportsQuery(msgspec.Struct, frozen=True, array_like=True, tag="list_reports"):
     """What each node has told the leader last."""
 
 
-Query = Changes | Behind | ListReports | Heartbeat
+Query = TopologyQuery | BehindQuery | ReportsQuery | NodeHeartbeat
 
 
-class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
+class TopologyAnswer(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
     """For `deltas.applied`."""
 
     delta: Delta
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
+class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
     """The answer to a heartbeat.
 
     A node may serve as master for `lease_ms` from the moment **before it asked**, and only once it
@@ -47,38 +47,38 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
     lease_ms: int
     heartbeat_ms: int
     delta: Delta
-    moment: Moment
-    """For the next heartbeat, see `Heartbeat.after`."""
+    moment: LeaderMoment
+    """For the next heartbeat, see `NodeHeartbeat.after`."""
 
 
-class Nodes(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):
+class NodesAnswer(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):
     """Some nodes."""
 
     nodes: tuple[NodeId, ...]
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class NodeReport(msgspec.Struct, frozen=True, array_like=True):
     """What one node has told, and how long ago."""
 
     heard_ms: int
     applied_epoch: int
-    offsets: tuple[Offset, ...]
+    offsets: tuple[ReplicaOffset, ...]
 
 
-class Reports(msgspec.Struct, frozen=True, array_like=True, tag="reports"):
+class ReportsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="reports"):
     """By node; those that the leader has not heard are left out."""
 
-    reports: dict[NodeId, Report]
+    reports: dict[NodeId, NodeReport]
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class RefusedAnswer(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """An error is an answer, too."""
 
-    reason: Failed
+    reason: RefusedChange
 
 
-Answer = Changed | Lease | Nodes | Reports | Refused
-AnswerType = TypeVar("AnswerType", Changed, Lease, Nodes, Reports)
+Answer = TopologyAnswer | LeaseAnswer | NodesAnswer | ReportsAnswer | RefusedAnswer
+AnswerType = TypeVar("AnswerType", TopologyAnswer, LeaseAnswer, NodesAnswer, ReportsAnswer)
 
 _encoder = msgspec.msgpack.Encoder()
 _queries: msgspec.msgpack.Decoder[Query] = msgspec.msgpack.Decoder(Query)
@@ -103,7 +103,7 @@ def encode_answer(answer: Answer) -> bytes:
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
     """The answer, or the error that it tells of, raised."""
     said = _answers.decode(data)
-    if isinstance(said, Refused):
+    if isinstance(said, RefusedAnswer):
         raise said.reason.error()
     if not isinstance(said, expected):
         raise InternalError(f"the meta server answered {said!r:.80} to another question")

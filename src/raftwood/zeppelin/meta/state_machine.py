@@ -1,15 +1,15 @@
-"""`MetaMachine`: Zeppelin's meta server as a raft group replicates it, over `MetaState`.
+"""`MetaMachine`: Zeppelin's meta server as a raft group replicates it, and its leader's plans.
 
-What is replicated is the topology alone. What nodes tell in heartbeats is kept by the leader's
-machine, in its `Reign`, which begins anew with each term: heartbeats are questions, answered after
-a quorum has confirmed that this store still leads. So each lease that was ever given was given
-before any later leader began, and that one gives all of them the time to end before it judges.
+`plan` is what a leader proposes, from the topology and from what it heard: one batch at a time. A
+plan holds its store up while it is made, so each has a bound: of partitions without a master so
+many at a time get one, and of those where all is well some are looked at each time, in turn. Those
+that are being handed over or moved are few, and looked at each time.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,35 +21,138 @@ from raftwood.base.errors import (
     StoreDamaged,
     UnsupportedVersion,
 )
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
-from raftwood.raft.whole_snapshot import gathered, in_chunks
+from raftwood.base.logs import get_logger
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
+from raftwood.zeppelin.meta import migration
+from raftwood.zeppelin.meta import migration as migration_module
 from raftwood.zeppelin.meta.changes import (
+    CHANGES_MAX,
     Applied,
     Change,
+    MarkSlaves,
+    NodeDown,
+    NodeUp,
+    decode_applied,
     decode_batch,
     encode_applied,
+    encode_batch,
     failed,
 )
-from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Reign
-from raftwood.zeppelin.meta.planning import plan
+from raftwood.zeppelin.meta.failover import demotion, failover, is_unfit, marks
+from raftwood.zeppelin.meta.heartbeats import (
+    LeaderMoment,
+    LeaderTerm,
+    NodeHeartbeat,
+    PlanningView,
+    TablePartition,
+)
 from raftwood.zeppelin.meta.queries import (
     Answer,
-    Behind,
-    Changed,
-    Changes,
-    Lease,
-    ListReports,
-    Nodes,
+    BehindQuery,
+    LeaseAnswer,
+    NodeReport,
+    NodesAnswer,
     Query,
-    Refused,
-    Report,
-    Reports,
+    RefusedAnswer,
+    ReportsAnswer,
+    ReportsQuery,
+    TopologyAnswer,
+    TopologyQuery,
     decode_query,
     encode_answer,
 )
-from raftwood.zeppelin.meta.rules import MetaState
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
-from raftwood.zeppelin.model import NodeId, Topology
+from raftwood.zeppelin.meta.topology_state import TopologyState
+from raftwood.zeppelin.model import NodeId, PartitionState, Topology
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
+
+FAILOVERS_MAX: Final = 2_000
+LOOKED_AT_MAX: Final = 1_000
+
+
+def plan(
+    topology: Topology, reign: LeaderTerm, settings: ZeppelinMetaSettings, now_ms: int
+) -> tuple[Change, ...]:
+    """All that is to be changed now; the reign remembers what was decided."""
+    reign.note(topology, now_ms)
+    view = PlanningView(topology, reign, settings, now_ms)
+    changes: list[Change] = [NodeDown(node, topology.nodes[node].run) for node in view.downs]
+    changes += [NodeUp(node, topology.nodes[node].run) for node in view.ups]
+    changes += _of_partitions(view)
+    for node in view.downs:
+        reign.condemned[node] = topology.nodes[node].run
+    return tuple(changes[:CHANGES_MAX])
+
+
+def _of_partitions(view: PlanningView) -> list[Change]:
+    changes: list[Change] = []
+    handovers, moves, turns = (
+        migration_module.HandoverCandidates(view),
+        migration.MigrationCandidates(view),
+        _Turns(view),
+    )
+    splits = migration_module.SplitCandidates(view)
+    failovers = 0
+    for table in view.topology.tables.values():
+        for number, partition in enumerate(table.partitions):
+            is_turn = turns.next()
+            is_led = view.is_up(partition.master)
+            is_stuck = partition.state is PartitionState.STUCK
+            is_moving = partition.migration is not None and partition.is_moving
+            is_urgent = is_stuck or is_moving or view.is_leaving(partition.master)
+            if is_led and not (is_turn or is_urgent):
+                continue
+            place = TablePartition(table, number)
+            change: Change | None = None
+            if is_moving:
+                moves.look_at(place)
+            if not is_led:
+                if failovers < FAILOVERS_MAX:
+                    change = failover(view, place)
+                    failovers += change is not None
+            elif is_unfit(view, place):
+                change = demotion(view, place)
+            elif is_stuck:
+                handovers.under_way += 1
+                step = (
+                    migration_module.split_step
+                    if partition.is_splitting
+                    else migration_module.handover_step
+                )
+                change = step(view, place)
+            else:
+                change = marks(view, place)
+                if change is None and is_moving:
+                    change = migration.migration_step(view, place)
+                if change is None and not splits.look_at(place):
+                    handovers.look_at(place)
+            if change is not None:
+                changes.append(change)
+    begun = handovers.begun()
+    room = view.settings.handovers_max - handovers.under_way - len(begun)
+    return [*changes, *begun, *splits.begun(room=room), *moves.begun()]
+
+
+class _Turns:
+    """Which partitions are looked at this time: on from where the last plan ended."""
+
+    def __init__(self, view: PlanningView) -> None:
+        self._count = sum(len(table.partitions) for table in view.topology.tables.values())
+        begin = view.reign.looked_at % self._count if self._count else 0
+        view.reign.looked_at = begin + LOOKED_AT_MAX
+        self._distance = -begin
+
+    def next(self) -> bool:
+        distance, self._distance = self._distance, self._distance + 1
+        return distance % self._count < LOOKED_AT_MAX
+
+
+# `MetaMachine`: Zeppelin's meta server as a raft group replicates it, over `TopologyState`.
+#
+# What is replicated is the topology alone. What nodes tell in heartbeats is kept by the leader's
+# machine, in its `LeaderTerm`, which begins anew with each term: heartbeats are questions,
+# answered after
+# a quorum has confirmed that this store still leads. So each lease that was ever given was given
+# before any later leader began, and that one gives all of them the time to end before it judges.
 
 _MAGIC: Final = b"RWZM"
 FORMAT_VERSION: Final = 1
@@ -77,8 +180,8 @@ class MetaMachine:
         self._settings = settings
         self._now_ms = now_ms
         self._term = term
-        self._state = MetaState()
-        self._reign: Reign | None = None
+        self._state = TopologyState()
+        self._reign: LeaderTerm | None = None
         self._planned_ms = 0
         self._news = asyncio.Event()
         """Set, and replaced, when somebody who waits may have an answer."""
@@ -91,7 +194,7 @@ class MetaMachine:
 
     # Commands
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         before = self._state.topology
         results = [self._apply(command.payload) for command in commands]
         if self._state.topology is not before:
@@ -114,31 +217,31 @@ class MetaMachine:
         except NotLeader as error:
             return error  # for the client, which looks for the leader then
         except RaftwoodError as error:
-            return encode_answer(Refused(failed(error)))
+            return encode_answer(RefusedAnswer(failed(error)))
 
     def _answer(self, query: Query) -> Answer:
         match query:
-            case Changes(after_epoch):
-                return Changed(self._state.delta(after_epoch))
-            case Heartbeat():
+            case TopologyQuery(after_epoch):
+                return TopologyAnswer(self._state.delta(after_epoch))
+            case NodeHeartbeat():
                 return self._hear(query)
-            case Behind(epoch):
-                return Nodes(self._behind(self._current_reign(), epoch))
-            case ListReports():
+            case BehindQuery(epoch):
+                return NodesAnswer(self._behind(self._current_reign(), epoch))
+            case ReportsQuery():
                 return self._reports(self._current_reign())
 
-    def _current_reign(self) -> Reign:
+    def _current_reign(self) -> LeaderTerm:
         term = self._term()
         if term is None:
             self._reign = None
             raise NotLeader("this store does not lead Zeppelin's meta server")
         now_ms = self._now_ms()
         if self._reign is None or self._reign.term != term:
-            self._reign = Reign(term, now_ms)
+            self._reign = LeaderTerm(term, now_ms)
         self._reign.note(self._state.topology, now_ms)
         return self._reign
 
-    def _hear(self, heartbeat: Heartbeat) -> Lease:
+    def _hear(self, heartbeat: NodeHeartbeat) -> LeaseAnswer:
         reign = self._current_reign()
         known = self._state.topology.nodes.get(heartbeat.node)
         if known is None:
@@ -155,20 +258,20 @@ class MetaMachine:
         settings = self._settings
         lease_ms = settings.lease_ms if counts and known.is_up else 0
         delta = self._state.delta(heartbeat.applied_epoch)
-        return Lease(lease_ms, settings.heartbeat_ms, delta, Moment(reign.term, now_ms))
+        return LeaseAnswer(lease_ms, settings.heartbeat_ms, delta, LeaderMoment(reign.term, now_ms))
 
-    def _behind(self, reign: Reign, epoch: int) -> tuple[NodeId, ...]:
+    def _behind(self, reign: LeaderTerm, epoch: int) -> tuple[NodeId, ...]:
         return tuple(
             node
             for node, known in self._state.topology.nodes.items()
             if known.is_up and reign.nodes[node].applied_epoch < epoch
         )
 
-    def _reports(self, reign: Reign) -> Reports:
+    def _reports(self, reign: LeaderTerm) -> ReportsAnswer:
         now_ms = self._now_ms()
-        return Reports(
+        return ReportsAnswer(
             {
-                node: Report(
+                node: NodeReport(
                     now_ms - heard.at_ms, heard.applied_epoch, tuple(heard.offsets.values())
                 )
                 for node, heard in reign.nodes.items()
@@ -192,9 +295,9 @@ class MetaMachine:
 
     def _has_answer(self, query: Query) -> bool:
         match query:
-            case Changes(after_epoch):
+            case TopologyQuery(after_epoch):
                 return self._state.topology.epoch != after_epoch
-            case Behind(epoch):
+            case BehindQuery(epoch):
                 return self._reign is None or not self._behind(self._reign, epoch)
             case _:
                 return True
@@ -241,7 +344,7 @@ class MetaMachine:
         data = await gathered(chunks, stopped)
         if data is None:
             return
-        self._state = MetaState(_restored(data))
+        self._state = TopologyState(_restored(data))
         self._wake()
 
     def close(self) -> None:
@@ -263,3 +366,86 @@ def _restored(data: bytes) -> Topology:
         return _topologies.decode(data[head:])
     except (msgspec.MsgspecError, ValueError, RaftwoodError) as error:
         raise StoreDamaged(_DAMAGED) from error
+
+
+# `MetaKeeper`: proposes what the meta server's leader plans, where this store is that leader.
+
+TIMEOUT_MS: Final = 5_000
+RESTS: Final = 10
+"""After a plan none is made for so many times as long as it took."""
+
+_log = get_logger("zeppelin-meta")
+
+
+class GroupHost(Protocol):
+    """What a keeper needs of the store that it is on."""
+
+    def groups(self) -> list[int]: ...
+
+    def is_leading(self, group: int) -> bool: ...
+
+    def machine(self, group: int) -> Any: ...
+
+    async def propose(self, group: int, payload: bytes, *, timeout_ms: int) -> Any: ...
+
+
+class MetaKeeper:
+    """One per store, whether it has a replica of the group or not."""
+
+    def __init__(self, host: GroupHost, group: int, settings: ZeppelinMetaSettings) -> None:
+        self._host = host
+        self._group = group
+        self._pause_s = settings.plan_ms / 1000
+        self._rest_s = 0.0
+
+    async def run(self) -> None:
+        while True:
+            await self._pause()
+            try:
+                await self.work()
+            except RaftwoodError as error:
+                _log.debug("no plan", reason=error.message)
+
+    async def _pause(self) -> None:
+        """What comes within it is one change; who waits for a hand-over is not kept waiting."""
+        machine = self._machine()
+        if machine is None:
+            await asyncio.sleep(self._pause_s)
+        else:
+            await asyncio.sleep(self._rest_s)
+            await machine.wait_for_plan(max(0.0, self._pause_s - self._rest_s))
+
+    def _machine(self) -> MetaMachine | None:
+        """None where this store does not lead."""
+        host, group = self._host, self._group
+        if group not in host.groups() or not host.is_leading(group):
+            return None
+        machine = host.machine(group)
+        assert isinstance(machine, MetaMachine)
+        return machine
+
+    async def work(self) -> None:
+        """Plan once, and see it through: the next plan is made on what came of this one."""
+        host, group = self._host, self._group
+        machine = self._machine()
+        if machine is None:
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        changes = machine.plan()
+        # A large cluster takes its time to look at, and its store has others to serve.
+        self._rest_s = min(self._pause_s, RESTS * (loop.time() - began))
+        if not changes:
+            return
+        answer = await host.propose(group, encode_batch(changes), timeout_ms=TIMEOUT_MS)
+        applied = decode_applied(bytes(answer))
+        for change, refused in zip(changes, applied.results, strict=True):
+            _tell(change, "" if refused is None else refused.message)
+
+
+def _tell(change: Change, refused: str) -> None:
+    what = type(change).__name__
+    if refused or isinstance(change, MarkSlaves):
+        _log.debug(what, change=repr(change), refused=refused)
+    else:
+        _log.info(what, change=repr(change))

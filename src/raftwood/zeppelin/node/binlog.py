@@ -1,20 +1,132 @@
-"""`Binlog`: the way of all partitions' records to the one log of a node, and on to the engines.
+"""Binlogs of a node: runs of records as bytes, their way to the one log, and what is purged or cut.
 
-Records that were committed in one turn of the loop are written together, whatever partitions they
-are of. They are synced at once where somebody waits for that, else after a short while. Then the
-engines get them: a bounded number in each turn of the loop, and for a bounded time, because an
-engine holds up everything while it writes.
+    run       [header][u32 length of each record][record][record]…      little-endian
+    header    magic, version, hour, count, epoch, first sequence, checksum (XXH3-64 of the rest)
+    hour      when it was written, in hours since 1970, three bytes
+    record    MessagePack, as `records.encode_record` makes it
+
+All records of a run were written together and are of one epoch, and their sequences follow one
+another. A record is encoded once: the master's bytes are what its slaves get and keep.
 """
 
 import asyncio
+from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from struct import Struct
 from typing import Final, Protocol
 
-from raftwood.base.errors import RaftwoodError
+import msgspec
+from xxhash import xxh3_64_intdigest as checksum_of
+
+from raftwood.base.environment import Clock
+from raftwood.base.errors import (
+    OutOfRange,
+    ProtocolError,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
+from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
-from raftwood.disk.segment_log import Run, SegmentLog
+from raftwood.disk.segment_log import Record, Run, SegmentLog, TruncateTail
+from raftwood.zeppelin.records import BinlogReaders, BinlogRecord, decode_record
+from raftwood.zeppelin.settings import StoreSettings
+
+MAGIC: Final = b"RWZB"
+VERSION: Final = 1
+_HEAD: Final = Struct("<4sIIQQ")
+_HOUR_BITS: Final = 24
+_CHECKSUM: Final = Struct("<Q")
+RUN_HEADER_BYTES: Final = _HEAD.size + _CHECKSUM.size
+LENGTH_BYTES: Final = 4
+
+
+class BinlogRun(msgspec.Struct, frozen=True):
+    """A decoded run; each record still as it was encoded."""
+
+    epoch: int
+    first_sequence: int
+    records: list[Buffer]
+    hour: int = 0
+
+
+def encode_run(
+    *, epoch: int, first_sequence: int, records: Sequence[Buffer], hour: int = 0
+) -> bytes:
+    """`hour` is of now; 0: nobody knows, and it counts as old."""
+    stamp = VERSION | (hour & (1 << _HOUR_BITS) - 1) << 8
+    head = _HEAD.pack(MAGIC, stamp, len(records), epoch, first_sequence)
+    body = b"".join((array("I", map(len, records)).tobytes(), *records))
+    return b"".join((head, _CHECKSUM.pack(checksum_of(body, checksum_of(head))), body))
+
+
+def decode_run(data: Buffer) -> BinlogRun:
+    """The run's records; `StoreDamaged` where the bytes are not those that were written."""
+    if len(data) < RUN_HEADER_BYTES:
+        raise _damaged(f"it has {len(data)} bytes, fewer than its header")
+    magic, stamp, count, epoch, first_sequence = _HEAD.unpack_from(data)
+    version, hour = stamp & 0xFF, stamp >> 8
+    if magic != MAGIC:
+        raise _damaged("it does not begin as runs do")
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"a run of a binlog has format {version}, this program reads {VERSION}: use the newer "
+            "version that wrote it"
+        )
+    view = memoryview(data)
+    (checksum,) = _CHECKSUM.unpack_from(view, _HEAD.size)
+    if checksum != checksum_of(view[RUN_HEADER_BYTES:], checksum_of(view[: _HEAD.size])):
+        raise _damaged("it does not match its checksum")
+    place = RUN_HEADER_BYTES + count * LENGTH_BYTES
+    if place > len(data):
+        raise _damaged(f"it has no room for {count} records")
+    lengths = array("I")
+    lengths.frombytes(view[RUN_HEADER_BYTES:place])
+    if place + sum(lengths) != len(data):
+        raise _damaged("its records do not fill it")
+    records: list[Buffer] = []
+    for length in lengths:
+        records.append(view[place : place + length])
+        place += length
+    return BinlogRun(epoch, first_sequence, records, hour)
+
+
+def hour_of(data: Buffer) -> int:
+    """When a run was written; only its header is looked at."""
+    if len(data) < RUN_HEADER_BYTES:
+        raise _damaged(f"it has {len(data)} bytes, fewer than its header")
+    return int(_HEAD.unpack_from(data)[1]) >> 8
+
+
+def decode_records(run: BinlogRun) -> list[BinlogRecord]:
+    """All of a run; `StoreDamaged` where they are not what the header says."""
+    try:
+        records = [decode_record(each) for each in run.records]
+    except ProtocolError as error:
+        raise _damaged(error.message) from error
+    for sequence, record in enumerate(records, run.first_sequence):
+        if record.sequence != sequence or record.epoch != run.epoch:
+            raise _damaged(
+                f"record {record.sequence} of epoch {record.epoch} stands where {sequence} of "
+                f"epoch {run.epoch} should"
+            )
+    return records
+
+
+def _damaged(reason: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"a run of a binlog is damaged: {reason}; restore the partition from a replica"
+    )
+
+
+# `Binlog`: the way of all partitions' records to the one log of a node, and on to the engines.
+#
+# Records that were committed in one turn of the loop are written together, whatever partitions they
+# are of. They are synced at once where somebody waits for that, else after a short while. Then the
+# engines get them: a bounded number in each turn of the loop, and for a bounded time, because an
+# engine holds up everything while it writes.
 
 _RETRY_S: Final = 0.05
 _RUN_BYTES_MAX: Final = 1 << 20
@@ -240,3 +352,99 @@ class Binlog:
         for timer in (self._retry, self._sync_timer):
             if timer is not None:
                 timer.cancel()
+
+
+# How much of a partition's binlog stays.
+#
+# Some bytes always do, for slaves that were away for a while. What is beyond that goes once there
+# is too much of it, or once it is too old, but not what a connected slave or a reader still needs:
+# unless that is so far behind that a whole copy is less.
+
+_HOUR_NS: Final = 3_600_000_000_000
+_AGE_INTERVAL_NS: Final = 60_000_000_000
+"""Between two looks at how old a binlog is, which read from the disk."""
+_READ_BYTES: Final = 1 << 20
+"""So much of the oldest records is looked at for their age at a time."""
+
+
+class BinlogPurger:
+    """Of one partition's binlog."""
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        group: int,
+        settings: StoreSettings,
+        clock: Clock,
+        readers: BinlogReaders,
+    ) -> None:
+        self._log = log
+        self._group = group
+        self._settings = settings
+        self._clock = clock
+        self._readers = readers
+        self._aged_ns = clock.monotonic_ns()
+
+    @property
+    def hour(self) -> int:
+        """It is now, since 1970."""
+        return self._clock.wall_ns() // _HOUR_NS
+
+    async def before(self, *, needed_from: int | None) -> int:
+        """Records below this sequence may go; a connected slave needs those from another on."""
+        log, group, settings = self._log, self._group, self._settings
+        before = log.bounds(group).head
+        size = log.size_of(group)
+        if size > settings.binlog_bytes_max:
+            before = log.index_within(group, settings.binlog_bytes_min)
+        elif size > settings.binlog_bytes_min and self._is_age_due():
+            before = min(await self._aged(), log.index_within(group, settings.binlog_bytes_min))
+        read_from = self._readers.needed_from(self._clock.monotonic_ns())
+        needed = [each for each in (needed_from, read_from) if each is not None]
+        if needed and min(needed) < before:
+            held = log.index_within(group, settings.binlog_held_bytes_max)
+            before = min(before, max(min(needed), held))
+        return before
+
+    def _is_age_due(self) -> bool:
+        now_ns = self._clock.monotonic_ns()
+        is_due = now_ns - self._aged_ns >= _AGE_INTERVAL_NS
+        if is_due:
+            self._aged_ns = now_ns
+        return is_due
+
+    async def _aged(self) -> int:
+        """Where the first run begins that is not too old, of those that are looked at."""
+        head = self._log.bounds(self._group).head
+        oldest = self.hour - self._settings.binlog_hours_max
+        for run in await self._log.read(self._group, head, bytes_max=_READ_BYTES):
+            if hour_of(run.payload) >= oldest:
+                break
+            head = run.first_index + run.count
+        return head
+
+
+# Cutting a binlog's end off, wherever that falls in a run.
+
+
+async def cut_binlog(log: SegmentLog, group: int, *, after: int) -> None:
+    """Take the records behind a sequence out of the log; durable when it returns."""
+    bounds = log.bounds(group)
+    if not bounds.head - 1 <= after < bounds.next_index:
+        raise OutOfRange(
+            f"a binlog with the records {bounds.head} to {bounds.next_index - 1} cannot be cut "
+            f"behind {after}"
+        )
+    if after + 1 == bounds.next_index:
+        return
+    stored = (await log.read(group, after + 1, bytes_max=1))[0]
+    records: list[Record] = [TruncateTail(group, stored.first_index)]
+    if stored.first_index <= after:
+        # The log cuts between runs, so what stays of this one is written again.
+        run = decode_run(stored.payload)
+        kept = run.records[: after + 1 - stored.first_index]
+        payload = encode_run(
+            epoch=run.epoch, first_sequence=stored.first_index, records=kept, hour=run.hour
+        )
+        records.append(Run(group, stored.term, stored.first_index, len(kept), payload))
+    await log.commit(*records)

@@ -1,13 +1,12 @@
-"""`Checkpoints`: partitions as they were at one moment, kept for those who read them in pages.
+"""Checkpoints: partitions as they were at one moment, read in pages.
 
-A checkpoint is a copy of a partition's engine that shares its files, in a folder of its own among
-the engines. It stays as it is although the partition goes on, is cut back, or leaves the node. It
-ends when its reader says so, when nobody has asked for it for its time to live, with its table, and
-with the process: what the folder is when a node starts is no partition's, and is removed.
+A page has pairs of an engine that does not change any more, in the engine's order. It is read some
+hundred pairs at a time, and others have their turn in between. Which pairs it has depends on
+nothing but where it begins and how large it may be, so that whoever asks again gets the same.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,14 +15,157 @@ from raftwood.base.errors import Overloaded, RaftwoodError, ShuttingDown, Unavai
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import KvEngine
 from raftwood.zeppelin.model import PartitionId, Table
-from raftwood.zeppelin.node.checkpoint_reading import PageRead, Wanted, read_page
-from raftwood.zeppelin.node.engine_home import Engines
-from raftwood.zeppelin.node.engine_state import decode_state
-from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
-from raftwood.zeppelin.node.shares import shares_of
-from raftwood.zeppelin.node.values import STATE_KEY
+from raftwood.zeppelin.node.engine import (
+    DATA_END,
+    DATA_START,
+    STATE_KEY,
+    decode_state,
+    decode_value,
+    key_of,
+    range_of_tag,
+)
+from raftwood.zeppelin.node.engine_folders import Engines
+from raftwood.zeppelin.node.readable_partition import shares_of
 from raftwood.zeppelin.node.view import NodeView
+from raftwood.zeppelin.pages import encode_page
+from raftwood.zeppelin.records import BinlogPosition, PartitionStore
 from raftwood.zeppelin.replication.epochs import epoch_at
+from raftwood.zeppelin.slots import slot_of, tag_of
+
+SLICE_PAIRS: Final = 500
+SLICE_BYTES: Final = 256 << 10
+"""Looked at in one turn of the loop, which takes about a millisecond."""
+SKIPPED_FACTOR: Final = 8
+"""A page that is not full ends after so many times its bytes were looked at."""
+_PLAIN: Final = DATA_START[0]
+_TAGGED_START: Final = b"\x11"
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    """Which pairs are told."""
+
+    tag: bytes | None = None
+    prefix: bytes = b""
+    """Of keys."""
+    slots: range | None = None
+    """Of keys, where the engine may have those of other partitions too."""
+
+    def ranges(self) -> list[tuple[bytes, bytes]]:
+        """Where such pairs can be, in order."""
+        prefix = self.prefix
+        tag = self.tag if self.tag is not None else tag_of(prefix)
+        if tag is not None:
+            return [range_of_tag(tag)]
+        if not prefix:
+            return [(DATA_START, DATA_END)]
+        plain = DATA_START + prefix
+        # A tag may stand behind the prefix, and decides where the key is.
+        return [(plain, _behind(plain)), (_TAGGED_START, DATA_END)]
+
+
+class PageRead(NamedTuple):
+    """A page, and where the next one begins; empty where there is none."""
+
+    page: bytes
+    cursor: bytes
+
+
+async def read_page(
+    engine: KvEngine, wanted: PageRequest, *, cursor: bytes, now_ms: int, bytes_max: int
+) -> PageRead:
+    """From a cursor on, which is empty at first; what has expired by `now_ms` is left out."""
+    page = _Page(wanted, now_ms, bytes_max)
+    for start, end in wanted.ranges():
+        if cursor < end:
+            page.begin(engine, max(start, cursor), end)
+            while page.gather():  # noqa: ASYNC110  others have their turn
+                await asyncio.sleep(0)
+            if page.is_full:
+                return PageRead(page.encoded(), page.last + b"\x00")
+    return PageRead(page.encoded(), b"")
+
+
+class _Page:
+    """What is gathered for a page."""
+
+    def __init__(self, wanted: PageRequest, now_ms: int, bytes_max: int) -> None:
+        self._prefix = wanted.prefix
+        self._slots = wanted.slots
+        self._now_ms = now_ms
+        self._bytes_left = bytes_max
+        self._looks_left = SKIPPED_FACTOR * bytes_max
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._ends: list[int] = []
+        """Shorter than the others by those at the end that stay."""
+        self.last = b""
+        """The engine's key that was looked at last."""
+
+    def begin(self, engine: KvEngine, start: bytes, end: bytes) -> None:
+        self._scan = engine.scan(start, end)
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes_left <= 0 or self._looks_left <= 0
+
+    def gather(self) -> bool:
+        """Some pairs; whether there may be more for this page."""
+        keys, values, prefix, slots = self._keys, self._values, self._prefix, self._slots
+        looked = taken = 0
+        pairs_left = SLICE_PAIRS
+        bytes_left = min(self._bytes_left, SLICE_BYTES)
+        place = self.last
+        for place, stored in self._scan:
+            size = len(place) + len(stored)
+            looked += size
+            pairs_left -= 1
+            key = place[1:] if place[0] == _PLAIN else key_of(place)
+            if (not prefix or key.startswith(prefix)) and (slots is None or slot_of(key) in slots):
+                if stored[:1] == b"\x00":
+                    keys.append(key)
+                    values.append(stored[1:])
+                    taken += size
+                elif self._take_ending(key, stored):
+                    taken += size
+            if pairs_left == 0 or taken >= bytes_left or looked >= self._looks_left:
+                break
+        else:
+            pairs_left = -1
+        self.last = place
+        self._bytes_left -= taken
+        self._looks_left -= looked
+        return pairs_left >= 0 and not self.is_full
+
+    def _take_ending(self, key: bytes, stored: bytes) -> bool:
+        value = decode_value(stored)
+        if value.expires_ms <= self._now_ms:
+            return False
+        self._ends += [0] * (len(self._keys) - len(self._ends))
+        self._keys.append(key)
+        self._values.append(value.data)
+        self._ends.append(value.expires_ms)
+        return True
+
+    def encoded(self) -> bytes:
+        ends = self._ends
+        if ends:
+            ends += [0] * (len(self._keys) - len(ends))
+        return encode_page(self._keys, self._values, ends)
+
+
+def _behind(prefix: bytes) -> bytes:
+    """The first place behind all that begin with this."""
+    kept = prefix.rstrip(b"\xff")  # never nothing: keys of clients begin with a small byte
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+# `PartitionCheckpoints`: partitions as they were at one moment, kept for those who read them in
+# pages.
+#
+# A checkpoint is a copy of a partition's engine that shares its files, in a folder of its own among
+# the engines. It stays as it is although the partition goes on, is cut back, or leaves the node. It
+# ends when its reader says so, when nobody has asked for it for its time to live, with its table,
+# and with the process: what the folder is when a node starts is no partition's, and is removed.
 
 CHECKPOINTS_MAX: Final = 512
 """Of all tables on a node."""
@@ -32,7 +174,7 @@ _LOOK_S: Final = 1.0
 _log = get_logger("zeppelin")
 
 
-class Checkpoint(msgspec.Struct, kw_only=True, eq=False):
+class PartitionCheckpoint(msgspec.Struct, kw_only=True, eq=False):
     """One that may be read."""
 
     id: str
@@ -53,7 +195,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, eq=False):
     """By the loop's clock."""
 
 
-class Checkpoints:
+class PartitionCheckpoints:
     """Of one node; use `close` when done."""
 
     def __init__(self, view: NodeView, environment: Environment, engines: Engines) -> None:
@@ -61,9 +203,9 @@ class Checkpoints:
         self._environment = environment
         self._engines = engines
         self._loop = asyncio.get_running_loop()
-        self._held: dict[str, Checkpoint] = {}
+        self._held: dict[str, PartitionCheckpoint] = {}
         self._one_by_one = asyncio.Lock()
-        self._tasks: dict[asyncio.Task[Checkpoint], None] = {}
+        self._tasks: dict[asyncio.Task[PartitionCheckpoint], None] = {}
         self._ending: dict[asyncio.Task[None], None] = {}
         self._sweep: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -72,7 +214,7 @@ class Checkpoints:
 
     async def begin(
         self, store: PartitionStore, table: Table, number: int, *, ttl_ms: int, group: str = ""
-    ) -> Checkpoint:
+    ) -> PartitionCheckpoint:
         """Of a partition's state as it is at some moment before this returns."""
         self._check_open()
         self._check_room(table)
@@ -104,7 +246,7 @@ class Checkpoints:
         number: int,
         ttl_ms: int,
         group: str,
-    ) -> Checkpoint:
+    ) -> PartitionCheckpoint:
         identity = self._environment.random.randbytes(12).hex()
         folder = self._engines.folder(_name(identity))
         async with self._one_by_one:
@@ -117,7 +259,7 @@ class Checkpoints:
             except BaseException:
                 await self._engines.remove(_name(identity))
                 raise
-        taken = Checkpoint(
+        taken = PartitionCheckpoint(
             id=identity,
             group=group,
             partition=PartitionId(table.incarnation, number),
@@ -142,14 +284,14 @@ class Checkpoints:
         if len(now.slots_of(number)) < len(table.slots_of(number)):
             raise Unavailable(f"partition {number} of {table.name} was split: begin anew")
 
-    def _taken(self, task: asyncio.Task[Checkpoint]) -> None:
+    def _taken(self, task: asyncio.Task[PartitionCheckpoint]) -> None:
         self._tasks.pop(task)
         if not task.cancelled():
             task.exception()  # told to whoever still waits for it
 
     # Using one.
 
-    def find(self, identity: str, incarnation: int) -> Checkpoint | None:
+    def find(self, identity: str, incarnation: int) -> PartitionCheckpoint | None:
         """That of a table, whose time begins anew; None where there is none any more."""
         found = self._held.get(identity)
         if found is None or found.partition.incarnation != incarnation:
@@ -157,29 +299,29 @@ class Checkpoints:
         self._renew(found)
         return found
 
-    def find_group(self, group: str, incarnation: int) -> list[Checkpoint]:
+    def find_group(self, group: str, incarnation: int) -> list[PartitionCheckpoint]:
         """Those of a table with one name, whose time begins anew."""
         found = [each for each in self.of_table(incarnation) if each.group == group]
         for each in found:
             self._renew(each)
         return found
 
-    def _renew(self, checkpoint: Checkpoint) -> None:
+    def _renew(self, checkpoint: PartitionCheckpoint) -> None:
         checkpoint.until = self._loop.time() + checkpoint.ttl_ms / 1000
 
-    def of_table(self, incarnation: int) -> list[Checkpoint]:
+    def of_table(self, incarnation: int) -> list[PartitionCheckpoint]:
         return [each for each in self._held.values() if each.partition.incarnation == incarnation]
 
     @property
     def count(self) -> int:
         return len(self._held)
 
-    def left_ms(self, checkpoint: Checkpoint) -> int:
+    def left_ms(self, checkpoint: PartitionCheckpoint) -> int:
         """Until it ends by itself."""
         return max(0, round((checkpoint.until - self._loop.time()) * 1000))
 
     async def read(
-        self, checkpoint: Checkpoint, wanted: Wanted, *, cursor: bytes, bytes_max: int
+        self, checkpoint: PartitionCheckpoint, wanted: PageRequest, *, cursor: bytes, bytes_max: int
     ) -> PageRead:
         """A page of it, from a cursor on."""
         page = await read_page(
@@ -194,7 +336,7 @@ class Checkpoints:
 
     # The end of one.
 
-    async def end(self, checkpoint: Checkpoint) -> None:
+    async def end(self, checkpoint: PartitionCheckpoint) -> None:
         """Give back what it takes; ending one twice is fine."""
         if self._held.pop(checkpoint.id, None) is None:
             return
@@ -204,7 +346,7 @@ class Checkpoints:
         task.add_done_callback(self._ending.pop)
         await asyncio.shield(task)
 
-    async def _give_back(self, checkpoint: Checkpoint) -> None:
+    async def _give_back(self, checkpoint: PartitionCheckpoint) -> None:
         try:
             await checkpoint.engine.close()
             await self._engines.remove(_name(checkpoint.id))

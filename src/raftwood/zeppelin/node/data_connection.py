@@ -1,25 +1,335 @@
 """One client's connection: requests in, answers out, in order, in one write for each turn.
 
 Most requests are answered at once. A write's answer is held until the write is done; those behind
-it are executed, and held too. A command that itself has to wait (for a login, for many values, for
-the end of a hand-over) stops the requests behind it. Nothing is read from a client that does not
-take its answers, or that has sent more than one turn's work (see `net.turns`).
+it are executed, and held too (`HeldAnswers`). A write's answer waits for its record, and a read's
+for the record that wrote what it read, where the table's reads are durable. What one turn answered
+is held together, and let go together. A command that itself has to wait (for a login, for many
+values, for the end of a hand-over) stops the requests behind it. Nothing is read from a client that
+does not take its answers, or that has sent more than one turn's work.
+
+`answer_plain` is the short way of requests that most are: GET, SET, MGET, MSET, INCR and others on
+one key. It answers what `dispatch.execute` would, in one piece for all requests of a turn. What is
+not plain (a key that is elsewhere, a name in other letters, anything that is refused) it leaves to
+that, before anything of it is done.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from binascii import crc_hqx
+from collections import deque
+from collections.abc import Callable, Coroutine
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from raftwood.net.admission import DISPLACED, address_of
-from raftwood.zeppelin.commands.execution import execute
-from raftwood.zeppelin.commands.session import Session
-from raftwood.zeppelin.node.held_answers import ACK_S_MAX, Held, HeldAnswers, Wait, are_done
-from raftwood.zeppelin.node.plain_requests import ANSWERS_BYTES_MAX, PLAIN, answer_plain
-from raftwood.zeppelin.resp.answers import error
-from raftwood.zeppelin.resp.requests import RequestLimits, Requests
+import msgspec
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.net.listeners import DISPLACED, address_of
+from raftwood.zeppelin.commands.command import KEY_TOO_LARGE, OUTCOME_BYTES_MAX, RedisError, Turn
+from raftwood.zeppelin.commands.dispatch import SINGLE_KEY, execute
+from raftwood.zeppelin.commands.session import KvSession
+from raftwood.zeppelin.node.view import PartitionCopy
+from raftwood.zeppelin.records import KEY_BYTES_MAX, WRITE_BYTES, Acks, KeyWrite
+from raftwood.zeppelin.resp import OK, RequestLimits, Requests, error, integer
+from raftwood.zeppelin.slots import SLOTS, are_in_slot, slot_of
 
 if TYPE_CHECKING:
     from raftwood.zeppelin.node.data_server import DataServer
+
+ACK_S_MAX: Final = 5.0
+NOT_ACKED: Final = error(
+    f"NOREPLICAS Not enough good replicas to write: after {ACK_S_MAX:.0f} s the write is here, and "
+    "may be lost if this node is"
+)
+TENURE_OVER: Final = error(
+    "NOREPLICAS Not enough good replicas to write: this node is no longer the master, and the "
+    "write may be lost"
+)
+NOT_DURABLE: Final = error(
+    f"NOREPLICAS Not enough good replicas to read: after {ACK_S_MAX:.0f} s what was written here "
+    "last may still be lost; ask again, or let the table read the latest"
+)
+READ_AGAIN: Final = error(
+    "TRYAGAIN this node is no longer the master, and what it has read may be lost: read again"
+)
+
+Wait: TypeAlias = tuple[int, Acks, int, bool]
+"""The answer's place, who says when it is done, up to which sequence that has to be, and whether it
+tells what was read alone: then the client is told to read again if it is not done."""
+
+
+class HeldAnswer(msgspec.Struct):
+    """The answers of one turn, and which of them wait for what."""
+
+    answers: list[bytes]
+    waits: list[Wait]
+    deadline: float
+
+
+class HeldAnswers:
+    """Of one connection; `released` is called when the first ones may go."""
+
+    __slots__ = ("_held", "_released", "_waits_at", "count", "size")
+
+    def __init__(self, released: Callable[[], None]) -> None:
+        self._held: deque[HeldAnswer] = deque()
+        self._released = released
+        self._waits_at: tuple[Acks, int] | None = None
+        """Who calls, and by which number."""
+        self.count = 0
+        """Answers that are held."""
+        self.size = 0
+        """Their bytes."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether the client is to write less: it may not go on before it has an answer."""
+        return self._waits_at is not None and self._waits_at[0].is_paced
+
+    @property
+    def deadline(self) -> float:
+        return self._held[0].deadline
+
+    def hold(self, held: HeldAnswer) -> None:
+        self._held.append(held)
+        self.count += len(held.answers)
+        self.size += sum(map(len, held.answers))
+        if len(self._held) == 1:
+            self._wait(held)
+
+    def take(self, now: float) -> list[bytes]:
+        """What may go now, because it is done or its time is over."""
+        ready: list[bytes] = []
+        while self._held and self._is_over(self._held[0], now):
+            answers = self._held.popleft().answers
+            self.count -= len(answers)
+            self.size -= sum(map(len, answers))
+            ready += answers
+        if ready:
+            self._forget()
+        if not self._held:
+            self.count = self.size = 0
+        elif ready:
+            self._wait(self._held[0])
+        return ready
+
+    def clear(self) -> None:
+        """The client has left."""
+        self._held.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._waits_at is not None:
+            acks, number = self._waits_at
+            acks.forget(number)
+            self._waits_at = None
+
+    def _is_over(self, held: HeldAnswer, now: float) -> bool:
+        if now < held.deadline and _awaited(held) is not None:
+            return False
+        for place, acks, sequence, is_read in held.waits:
+            if acks.reached < sequence:
+                held.answers[place] = _refusal(acks, is_read=is_read)
+        return True
+
+    def _wait(self, held: HeldAnswer) -> None:
+        awaited = _awaited(held)
+        if awaited is None:
+            self._released()
+        else:
+            acks, sequence = awaited
+            self._waits_at = (acks, acks.wait(sequence, self._heard))
+
+    def _heard(self) -> None:
+        self._waits_at = None
+        if self._held:
+            self._wait(self._held[0])
+
+
+def _refusal(acks: Acks, *, is_read: bool) -> bytes:
+    if is_read:
+        return READ_AGAIN if acks.is_over else NOT_DURABLE
+    return TENURE_OVER if acks.is_over else NOT_ACKED
+
+
+def are_done(waits: list[Wait]) -> bool:
+    """Whether nothing has to be waited for."""
+    # A loop: a generator would cost more than all of it.
+    for _, acks, sequence, _ in waits:  # noqa: SIM110
+        if acks.reached < sequence:
+            return False
+    return True
+
+
+def _awaited(held: HeldAnswer) -> tuple[Acks, int] | None:
+    """Something that is not done and may still be; None: there is nothing to wait for."""
+    # The last write is mostly the last to be done: most turns wait for one thing alone.
+    for _, acks, sequence, _ in reversed(held.waits):
+        if acks.reached < sequence and not acks.is_over:
+            return acks, sequence
+    return None
+
+
+ANSWERS_BYTES_MAX: Final = 4 << 20
+"""Of one turn: above it the next requests wait."""
+PLAIN: Final = frozenset((*SINGLE_KEY, b"MGET", b"MSET"))
+
+_SLOT_MASK: Final = SLOTS - 1
+_HEADS: Final = tuple(b"$%d\r\n" % length for length in range(1024))
+_BREAK: Final = b"\r\n"
+_COUNTER_BYTES_MAX: Final = 18
+_ZERO: Final = ord("0")
+
+
+def answer_plain(
+    session: KvSession,
+    requests: list[list[bytes]],
+    begin: int,
+    end: int,
+    answers: list[bytes],
+    waits: list[Wait],
+) -> int:
+    """Answer requests from a place up to another; the place of the first one that is not plain.
+
+    `waits` gets, for each answer that has to wait, its place, whom for and which sequence.
+    """
+    copies = session.copies
+    count = len(copies)
+    if not count or session.transaction is not None or session.origin is not None:
+        return begin
+    now_ms, null, written = session.now_ms, session.dialect.null, session.written
+    may_write = session.user is not None and session.user.may_write
+    answers_bytes, place = 0, begin
+    try:
+        for place in range(begin, end):
+            arguments = requests[place]
+            words, name = len(arguments), arguments[0]
+            if words < 2 or answers_bytes > ANSWERS_BYTES_MAX:
+                return place
+            key = arguments[1]
+            slot = slot_of(key) if b"{" in key else crc_hqx(key, 0) & _SLOT_MASK
+            copy = copies[slot * count >> 14]
+            if copy is None or not copy.is_serving:
+                return place
+            if name == b"GET" and words == 2:
+                found = copy.recent.get(key)
+                if found is None or found.expires_ms:
+                    data = _data_of(copy, key, now_ms)
+                else:
+                    data = found.data
+                last_writes = copy.last_writes
+                if last_writes is not None and copy.is_undone(seen := last_writes.of(key)):
+                    waits.append((len(answers), copy.acks, seen, True))
+                if data is None:
+                    answers.append(null)
+                else:
+                    answers_bytes += len(data)
+                    answers.append(b"$%d\r\n%b\r\n" % (len(data), data))
+                continue
+            if name == b"MGET":
+                answer = _values(copy, slot, arguments, now_ms, null)
+                if not answer:
+                    return place
+                if copy.is_undone(seen := copy.seen(arguments[1:])):
+                    waits.append((len(answers), copy.acks, seen, True))
+                answers_bytes += len(answer)
+                answers.append(answer)
+                continue
+            sequence = 0
+            answer = OK
+            if name == b"SET" and words == 3 and may_write:
+                data = arguments[2]
+                size = len(key) + len(data) + WRITE_BYTES
+                sequence = copy.write({key: KeyWrite(key, data)}, size)
+            elif name == b"MSET" and may_write:
+                sequence = _put_all(copy, slot, arguments)
+                if not sequence:
+                    return place
+            elif (
+                name == b"INCR" and words == 2 and may_write and (number := _next_number(copy, key))
+            ):
+                data = b"%d" % number
+                size = len(key) + len(data) + WRITE_BYTES
+                sequence = copy.write({key: KeyWrite(key, data)}, size)
+                answer = integer(number)
+            else:
+                command = SINGLE_KEY.get(name)
+                if command is None or command.on_keys is None or len(key) > KEY_BYTES_MAX:
+                    return place
+                if command.is_write and not may_write:
+                    return place
+                command.check(arguments)
+                turn = Turn(copy, session.dialect, now_ms=now_ms)
+                answer = command.on_keys(turn, arguments)
+                answers_bytes += len(answer)
+                if turn.writes:
+                    sequence = copy.commit(turn.outcome())
+                elif copy.is_undone(turn.seen):
+                    waits.append((len(answers), copy.acks, turn.seen, True))
+            if sequence:
+                written[copy] = sequence
+                if not copy.acks.is_immediate:
+                    waits.append((len(answers), copy.acks, sequence, False))
+            answers.append(answer)
+    except RaftwoodError:
+        # What to answer is said in one place; nothing was done.
+        return place
+    return end
+
+
+def _data_of(copy: PartitionCopy, key: bytes, now_ms: int) -> bytes | None:
+    if len(key) > KEY_BYTES_MAX:
+        raise RedisError(KEY_TOO_LARGE)
+    value = copy.store.get(key, now_ms=now_ms)
+    return None if value is None else value.data
+
+
+def _values(
+    copy: PartitionCopy, slot: int, arguments: list[bytes], now_ms: int, null: bytes
+) -> bytes:
+    """Those of keys in one slot, where all are in memory and short; else nothing."""
+    keys = arguments[1:]
+    if len(keys) < 2 or not are_in_slot(keys, slot):
+        return b""
+    parts = [b"*%d\r\n" % len(keys)]
+    try:
+        for found in itemgetter(*keys)(copy.recent):
+            data = found.data
+            if data is None or 0 < found.expires_ms <= now_ms:
+                parts.append(null)
+            else:
+                parts += (_HEADS[len(data)], data, _BREAK)
+    except LookupError:
+        return b""
+    return b"".join(parts)
+
+
+def _put_all(copy: PartitionCopy, slot: int, arguments: list[bytes]) -> int:
+    """The sequence of a record with all pairs; 0 where that is not plain."""
+    keys, values = arguments[1::2], arguments[2::2]
+    size = sum(map(len, arguments)) + WRITE_BYTES * len(keys)
+    if (
+        len(keys) != len(values)
+        or size > OUTCOME_BYTES_MAX
+        or max(map(len, keys)) > KEY_BYTES_MAX
+        or not are_in_slot(keys, slot)
+    ):
+        return 0
+    return copy.write(dict(zip(keys, map(KeyWrite, keys, values), strict=True)), size)
+
+
+def _next_number(copy: PartitionCopy, key: bytes) -> int:
+    """One more than a counter that is in memory, above 0 and far from its end; else 0."""
+    found = copy.recent.get(key)
+    if found is None or found.expires_ms or not found.data:
+        return 0
+    data = found.data
+    if len(data) > _COUNTER_BYTES_MAX or data[0] == _ZERO or not data.isdigit():
+        return 0
+    return int(data) + 1
+
 
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
 """Answers that are gathered, held, or not taken by the client: above it no more are made."""
@@ -41,7 +351,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def __init__(self, server: "DataServer", number: int) -> None:
         self.server = server
-        self.session = Session(server, number)
+        self.session = KvSession(server, number)
         self.held = HeldAnswers(self._released)
         self._turns = server.turns
         self._loop = asyncio.get_running_loop()
@@ -256,7 +566,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
             return
         deadline = self._loop.time() + ACK_S_MAX
-        self.held.hold(Held(answers, waits, deadline))
+        self.held.hold(HeldAnswer(answers, waits, deadline))
         self.server.expect(self, deadline)
 
     def _released(self) -> None:

@@ -13,22 +13,43 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Self
 
 from raftwood.base.environment import Environment
-from raftwood.base.sections import ConnectionSettings
-from raftwood.net.admission import Admission
-from raftwood.net.deadlines import NEVER, DeadlineSweep
-from raftwood.net.listeners import stop_accepting
+from raftwood.base.settings import ConnectionSettings
+from raftwood.net.connection import NEVER, DeadlineSweep
+from raftwood.net.listeners import ConnectionAdmission, FairScheduler, stop_accepting
 from raftwood.net.tls import ServerTls
 from raftwood.net.tls_door import InTheDoor, TlsDoor
-from raftwood.net.turns import Turns
-from raftwood.zeppelin.commands.cursors import Cursors
-from raftwood.zeppelin.commands.parking import Parking
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands.session import KvSession, ParkedRequests, ScanCursors
 from raftwood.zeppelin.model import User
-from raftwood.zeppelin.node.checkpoints import Checkpoints
-from raftwood.zeppelin.node.client_latency import ClientLatency
+from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
 from raftwood.zeppelin.node.data_connection import RECEIVE_BYTES, DataConnection
-from raftwood.zeppelin.node.logins import Logins
 from raftwood.zeppelin.node.view import NodeView
+from raftwood.zeppelin.passwords import Logins
+
+
+class ClientLatency:
+    """Of all clients of a node, since somebody looked last."""
+
+    __slots__ = ("_count", "_waited_s", "is_asked")
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        """Somebody has sent something."""
+        self._waited_s = 0.0
+        self._count = 0
+
+    def waited(self, duration_s: float) -> None:
+        """What one turn answered was held for so long; that of others went out at once."""
+        self._waited_s += duration_s
+        self._count += 1
+
+    def take_ms(self) -> float | None:
+        """The mean of answers that were held; 0 where none were, None where nobody asked."""
+        if not self.is_asked and not self._count:
+            return None
+        mean_ms = 1_000 * self._waited_s / max(1, self._count)
+        self.is_asked, self._waited_s, self._count = False, 0.0, 0
+        return mean_ms
+
 
 CONNECTIONS_MAX: Final = 10_000
 _BACKLOG: Final = 511
@@ -47,7 +68,7 @@ class DataServer:
         *,
         connections_max: int = CONNECTIONS_MAX,
         connections: ConnectionSettings | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: PartitionCheckpoints | None = None,
         latency: ClientLatency | None = None,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -56,16 +77,16 @@ class DataServer:
         self.environment = environment
         self.checkpoints = checkpoints
         self.latency = latency or ClientLatency()
-        self.parking = Parking()
-        self.cursors = Cursors(environment.random.randrange(1, 1 << 48))
+        self.parking = ParkedRequests()
+        self.cursors = ScanCursors(environment.random.randrange(1, 1 << 48))
         self.started_ms = environment.clock.wall_ns() // 1_000_000
         self.command_count = 0
         self.connection_count = 0
         """So many there have been."""
         self.port = 0
-        self.turns = Turns(is_behind=is_behind)
+        self.turns = FairScheduler(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.admission: Admission[DataConnection | InTheDoor] = Admission(
+        self.admission: ConnectionAdmission[DataConnection | InTheDoor] = ConnectionAdmission(
             connections_max, connections
         )
         self._connections: dict[DataConnection, None] = {}
@@ -101,7 +122,7 @@ class DataServer:
         return self.port
 
     @property
-    def sessions(self) -> Iterable[Session]:
+    def sessions(self) -> Iterable[KvSession]:
         return [each.session for each in self._connections]
 
     async def verified(self, name: str, password: bytes) -> User | None:

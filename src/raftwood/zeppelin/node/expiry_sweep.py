@@ -9,8 +9,8 @@ from typing import Final
 from raftwood.base.environment import Clock
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.zeppelin.node.seams import Write
 from raftwood.zeppelin.node.view import NodeView, PartitionCopy
+from raftwood.zeppelin.records import KeyWrite
 
 PAUSE_S: Final = 0.1
 KEYS_MAX: Final = 500
@@ -76,5 +76,5 @@ class ExpirySweep:
         now_ms = self._clock.wall_ns() // 1_000_000
         keys = copy.store.expired(now_ms=now_ms, keys_max=KEYS_MAX)
         if keys:
-            copy.commit(tuple(Write(key, None) for key in keys))
+            copy.commit(tuple(KeyWrite(key, None) for key in keys))
         return len(keys)

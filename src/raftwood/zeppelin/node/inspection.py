@@ -12,16 +12,21 @@ from raftwood.base.errors import RaftwoodError, StoreDamaged
 from raftwood.disk.inspection import Findings, FolderContent
 from raftwood.disk.segment_log.index import GroupIndex
 from raftwood.disk.segment_log.recovery import Damage
-from raftwood.zeppelin.node.engine_home import (
+from raftwood.zeppelin.node.engine import (
+    DATA_END,
+    DATA_START,
+    STATE_KEY,
+    decode_state,
+    decode_value,
+)
+from raftwood.zeppelin.node.engine_folders import (
     ENGINES_FOLDER,
     OWN_GROUP,
     Engines,
     decode_held,
     partition_of,
 )
-from raftwood.zeppelin.node.engine_state import decode_state
-from raftwood.zeppelin.node.node_store import REMEDY, decode_own
-from raftwood.zeppelin.node.values import DATA_END, DATA_START, STATE_KEY, decode_value
+from raftwood.zeppelin.node.store import REMEDY, decode_own
 
 _REMEDY: Final = (
     "a damaged engine is taken anew from the partition's master once the node runs; for a damaged "

@@ -1,4 +1,4 @@
-"""`Membership`: a node becomes what the meta server says, and tells it how far it is.
+"""`NodeMembership`: a node becomes what the meta server says, and tells it how far it is.
 
 What changes is heard at once by a watch, and by each heartbeat's answer besides, which brings a
 lease: that counts only once the topology it came with is applied here. Which partitions the node
@@ -17,8 +17,7 @@ from raftwood.base.errors import Conflict, NotFound, RaftwoodError, StoreDamaged
 from raftwood.base.logs import get_logger
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.heartbeats import LeaderMoment, NodeHeartbeat, ReplicaOffset
 from raftwood.zeppelin.model import (
     EPOCH_NONE,
     NodeAddresses,
@@ -28,13 +27,14 @@ from raftwood.zeppelin.model import (
     TableConfig,
     Topology,
 )
-from raftwood.zeppelin.node.engine_state import LOST
-from raftwood.zeppelin.node.node_store import NodeStore, Split
-from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.node.engine import LOST
+from raftwood.zeppelin.node.readable_partition import shares_of
 from raftwood.zeppelin.node.served_copies import ServedCopies
-from raftwood.zeppelin.node.shares import shares_of
+from raftwood.zeppelin.node.store import NodeStore, Split
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import BinlogPosition
 from raftwood.zeppelin.replication.replicator import Replicator
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 
 _OPENED_AT_ONCE: Final = 4
 """Partitions that are opened before heartbeats have their turn."""
@@ -52,14 +52,14 @@ _TOLD_S: Final = 0.1
 _log = get_logger("zeppelin")
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """What the meta server is told of a node."""
 
     addresses: NodeAddresses
     failure_domain: str
 
 
-class Membership:
+class NodeMembership:
     """Use `start`, and `close` when done."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Membership:
         store: NodeStore,
         replicator: Replicator,
         view: ServedCopies,
-        registration: Registration,
+        registration: NodeRegistration,
     ) -> None:
         self._environment = environment
         self._meta = meta
@@ -98,7 +98,7 @@ class Membership:
         self._flushing: asyncio.Task[None] | None = None
         self.applied_epoch = EPOCH_NONE
         """Everything is here as it was at this epoch."""
-        self._moment: Moment | None = None
+        self._moment: LeaderMoment | None = None
         """When the meta server answered last, by its own clock."""
         self._refusal = "it has not heard from the meta server yet"
 
@@ -231,7 +231,7 @@ class Membership:
 
     async def _heartbeat(self) -> None:
         asked_ns, seen_epoch = self._environment.clock.monotonic_ns(), self._store.epoch
-        heartbeat = Heartbeat(
+        heartbeat = NodeHeartbeat(
             self.node,
             self._store.boot,
             self.applied_epoch,
@@ -258,14 +258,14 @@ class Membership:
         self._view.lease_changed()
         self._note("")
 
-    def _offsets(self) -> tuple[Offset, ...]:
+    def _offsets(self) -> tuple[ReplicaOffset, ...]:
         offsets = []
         for partition, replica in self._replicator.replicas.items():
             if replica.store.repairing == LOST:
                 continue  # what it has had, nobody knows: it is the same as one that is not open
             report = replica.report()
             offsets.append(
-                Offset(
+                ReplicaOffset(
                     partition.incarnation,
                     partition.number,
                     report.position.epoch,

@@ -1,28 +1,195 @@
-"""Reading a partition: what is in memory comes before what its engine holds."""
+"""Reading a partition: what is in memory comes before what its engine holds.
 
+`Overlay` has in memory all writes that the engine has not got yet, and recent values. A value is
+kept as the write that made it; one without data says that there is no such key. Recent ones are in
+two generations. What is written or used goes into the young one; once that is full it becomes the
+old one, and what was not used since is forgotten with the one before: a few at a time, as to free
+hundreds of thousands of them would hold up everything.
+"""
+
+import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from raftwood.zeppelin.node.binlog_readers import BinlogReaders
-from raftwood.zeppelin.node.merging import merged
-from raftwood.zeppelin.node.origins import Origins
-from raftwood.zeppelin.node.overlay import Overlay
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.seams import Value, Write
-from raftwood.zeppelin.node.shares import Share
-from raftwood.zeppelin.node.values import (
+import msgspec
+
+from raftwood.zeppelin.model import Table
+from raftwood.zeppelin.node.engine import (
     DATA_END,
     DATA_START,
     ENDINGS_START,
+    Origins,
+    PartitionEngine,
+    decode_value,
     ending_of,
     endings_until,
     engine_key,
     key_of,
     range_of_tag,
 )
+from raftwood.zeppelin.records import BinlogReaders, KeyWrite, Value
 from raftwood.zeppelin.slots import slot_of
+
+_OBJECT_BYTES: Final = 250
+"""About what a key and its value take besides their bytes."""
+_FREED_PER_OBJECT: Final = 2
+"""So many are freed for each that comes: all are gone before the next generation is full."""
+
+
+class Overlay:
+    """For any key, what is found first counts: young, unapplied, old, then the engine."""
+
+    def __init__(self, cache_bytes_max: int) -> None:
+        self.unapplied: dict[bytes, KeyWrite] = {}
+        self.young: dict[bytes, KeyWrite] = {}
+        """The same one for ever: whoever reads many keys looks here first."""
+        self.flush_sequence = 0
+        """Of the last flush that the engine has not got: what the engine holds is gone. 0: none."""
+        self.cache_bytes_max = cache_bytes_max
+        self._old: dict[bytes, KeyWrite] = {}
+        self._forgotten: dict[bytes, KeyWrite] = {}
+        """Nobody looks here; it is still to be freed."""
+        self._young_bytes = 0
+
+    def find(self, key: bytes) -> KeyWrite | None:
+        """None where nothing in memory tells, and the engine has to be asked."""
+        found = self.young.get(key) or self.unapplied.get(key)
+        if found is not None:
+            return found
+        found = self._old.get(key)
+        if found is not None:
+            self.keep(found)
+        elif self.flush_sequence:
+            return KeyWrite(key, None)
+        return found
+
+    def put(self, writes: Iterable[KeyWrite]) -> None:
+        """From now on the keys have these values, whatever the engine says."""
+        unapplied, young = self.unapplied, self.young
+        for write in writes:
+            unapplied[write.key] = young[write.key] = write
+
+    def flush(self, sequence: int) -> None:
+        """From now on no key has a value."""
+        self.forget_all()
+        self.flush_sequence = sequence
+
+    def applied(self, writes: Iterable[KeyWrite], *, sequence: int) -> None:
+        """The engine has these, the latest of each key up to a sequence."""
+        if self.flush_sequence > sequence:
+            return  # all of them are gone
+        self.flush_sequence = 0
+        unapplied = self.unapplied
+        for write in writes:
+            # A later write of the key may be still to come.
+            if unapplied.get(write.key) is write:
+                del unapplied[write.key]
+
+    def keep(self, write: KeyWrite) -> None:
+        """Remember what a key has, for a while."""
+        self.young[write.key] = write
+        self.grow(_OBJECT_BYTES + len(write.key) + len(write.data or b""))
+
+    def grow(self, size: int) -> None:
+        """The young ones take so many bytes more."""
+        self._young_bytes += size
+        if self._forgotten:
+            self._free(_FREED_PER_OBJECT * (1 + size // _OBJECT_BYTES))
+        if self._young_bytes * 2 > self.cache_bytes_max:
+            self._forgotten, self._old = self._old, self.young.copy()
+            self.young.clear()
+            self._young_bytes = 0
+
+    def _free(self, count: int) -> None:
+        popitem = self._forgotten.popitem
+        for _ in range(min(count, len(self._forgotten))):
+            popitem()
+
+    def forget_all(self) -> None:
+        self.unapplied.clear()
+        self.young.clear()
+        self._old.clear()
+        self._young_bytes = 0
+        self.flush_sequence = 0
+
+
+# A scan over what an engine holds and what it has not got yet.
+
+
+def merged(
+    stored: Iterator[tuple[bytes, bytes]],
+    unapplied: Mapping[bytes, KeyWrite],
+    *,
+    start: bytes,
+    end: bytes,
+    now_ms: int,
+) -> Iterator[tuple[bytes, Value]]:
+    """Pairs in the engine's order, as they are now; what is unapplied comes before what is stored.
+
+    Both are taken at once, whatever is written before the last pair is asked for.
+    """
+    places = ((engine_key(key), write) for key, write in unapplied.items())
+    newer = sorted((place for place in places if start <= place[0] < end), key=_place)
+    return _merge(stored, newer, now_ms)
+
+
+def _merge(
+    stored: Iterator[tuple[bytes, bytes]], newer: list[tuple[bytes, KeyWrite]], now_ms: int
+) -> Iterator[tuple[bytes, Value]]:
+    row = 0
+    for place, data in stored:
+        while row < len(newer) and newer[row][0] < place:
+            yield from _living_pairs(newer[row][1], now_ms)
+            row += 1
+        if row < len(newer) and newer[row][0] == place:
+            yield from _living_pairs(newer[row][1], now_ms)
+            row += 1
+        else:
+            value = decode_value(data)
+            if not 0 < value.expires_ms <= now_ms:
+                yield key_of(place), value
+    for _, write in newer[row:]:
+        yield from _living_pairs(write, now_ms)
+
+
+def _living_pairs(write: KeyWrite, now_ms: int) -> Iterator[tuple[bytes, Value]]:
+    if write.data is not None and not 0 < write.expires_ms <= now_ms:
+        yield write.key, Value(write.data, write.expires_ms)
+
+
+def _place(entry: tuple[bytes, KeyWrite]) -> bytes:
+    return entry[0]
+
+
+# What partitions have of the keys that are in their engines, once they were split.
+#
+# The engines of both are what that of the one was, and so each has keys of the other at first.
+# Nobody
+# is told of those, and they are taken out bit by bit on each node by itself, not by the binlog:
+# what replicas hold of slots that are not theirs does not matter.
+
+
+class KeyShare(msgspec.Struct, frozen=True):
+    """Of one partition."""
+
+    slots: range
+    begins: int
+    """The last record that may be of other slots."""
+
+
+def shares_of(table: Table) -> dict[int, KeyShare]:
+    """By number; partitions that were never split have all that they hold."""
+    begins: dict[int, int] = {}
+    for number, each in enumerate(table.partitions):
+        if each.parent is not None:
+            for half in (number, each.parent.number):
+                begins[half] = max(begins.get(half, 0), each.parent.sequence)
+    return {number: KeyShare(table.slots_of(number), last) for number, last in begins.items()}
+
+
+# Reading a partition: what is in memory comes before what its engine holds.
 
 _TRIES: Final = 8
 _FEW: Final = 256
@@ -40,7 +207,7 @@ class ReadablePartition:
         self.recent = overlay.young
         self.readers = BinlogReaders()
         self._sweep_start = ENDINGS_START
-        self.share: Share | None = None
+        self.share: KeyShare | None = None
         """What it has of the keys that are here; None: all."""
 
     def last_number(self, producer: bytes) -> int | None:
@@ -51,7 +218,7 @@ class ReadablePartition:
         if found is None:
             found = _as_write(key, self.engine.get(key))
             self.overlay.keep(found)
-        return _alive(found, now_ms)
+        return _living_value(found, now_ms)
 
     def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
         """As `multi_get`, at once, or None where the engine must be asked."""
@@ -59,7 +226,7 @@ class ReadablePartition:
         for found in map(self.overlay.find, keys):
             if found is None:
                 return None
-            values.append(_alive(found, now_ms))
+            values.append(_living_value(found, now_ms))
         return values
 
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
@@ -72,7 +239,7 @@ class ReadablePartition:
                 found[key] = _as_write(key, value)
                 if is_current and engine is self.engine and overlay.find(key) is None:
                     overlay.keep(found[key])
-        return [_alive(found[key], now_ms) for key in keys]
+        return [_living_value(found[key], now_ms) for key in keys]
 
     def scan(self, *, after: bytes | None, now_ms: int) -> Iterator[tuple[bytes, Value]]:
         start = DATA_START if after is None else engine_key(after) + b"\x00"
@@ -136,11 +303,57 @@ class ReadablePartition:
         return source.choice(found) if found else None
 
 
-def _as_write(key: bytes, value: Value | None) -> Write:
+def _as_write(key: bytes, value: Value | None) -> KeyWrite:
     """As the overlay keeps it."""
-    return Write(key, None) if value is None else Write(key, value.data, value.expires_ms)
+    return KeyWrite(key, None) if value is None else KeyWrite(key, value.data, value.expires_ms)
 
 
-def _alive(found: Write, now_ms: int) -> Value | None:
+def _living_value(found: KeyWrite, now_ms: int) -> Value | None:
     data, expires_ms = found.data, found.expires_ms
     return None if data is None or 0 < expires_ms <= now_ms else Value(data, expires_ms)
+
+
+# A partition that was split: which keys are its own, and how the others are taken out.
+
+_PAIRS: Final = 500
+"""Looked at in one turn of the loop, for keys that are another partition's."""
+_TURNS: Final = 40
+"""So often each time that the partition is looked after."""
+
+
+class TrimmedPartition(ReadablePartition):
+    """The third of `PartitionStore` that a split is about; see `shares`."""
+
+    def __init__(self, engine: PartitionEngine, overlay: Overlay) -> None:
+        super().__init__(engine, overlay)
+        self._trimmed_to = DATA_START
+
+    def own(self, share: KeyShare | None) -> None:
+        """Tell keys of these slots alone from now on, and take others out when there is time."""
+        if share != self.share:
+            self.share, self._trimmed_to = share, DATA_START
+        if share is not None:
+            self.engine.own(share.slots)
+
+    def trim_anew(self) -> None:
+        """There is another engine, or it holds something else."""
+        self._trimmed_to = DATA_START
+        self.own(self.share)
+
+    def own_of(self, values: Sequence[KeyWrite]) -> Sequence[KeyWrite]:
+        """Of what a master says that keys have: it does not know it of other slots."""
+        share = self.share
+        return [each for each in values if share is None or slot_of(each.key) in share.slots]
+
+    async def trim(self, may_trim: Callable[[], bool]) -> None:
+        """Take some of the keys out that are another partition's."""
+        share, engine = self.share, self.engine
+        for _ in range(_TURNS):
+            if share is None or share != self.share or engine is not self.engine:
+                return
+            is_behind = engine.state.sequence < share.begins
+            if engine.state.is_trimmed or is_behind or not may_trim():
+                return
+            end = engine.trim(share.slots, start=self._trimmed_to, pairs_max=_PAIRS)
+            self._trimmed_to = end or DATA_START
+            await asyncio.sleep(0)

@@ -8,8 +8,7 @@ from typing import Final
 from raftwood.base.environment import Clock
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
 from raftwood.zeppelin.node.view import PartitionCopy
-from raftwood.zeppelin.replication.lease import Lease
-from raftwood.zeppelin.replication.replica import Replica, Role
+from raftwood.zeppelin.replication.replica import PartitionReplica, ReplicaRole, ServingLease
 from raftwood.zeppelin.slots import place_of_slot
 
 _NEVER_NS: Final = 1 << 63
@@ -22,7 +21,7 @@ class ServedCopies:
     look at the clock: only a lease ends without anybody saying so.
     """
 
-    def __init__(self, node_id: NodeId, clock: Clock, lease: Lease) -> None:
+    def __init__(self, node_id: NodeId, clock: Clock, lease: ServingLease) -> None:
         self.node_id = node_id
         self.topology = Topology()
         self._clock = clock
@@ -31,7 +30,7 @@ class ServedCopies:
         """When the lease ends by which the copies are what they are."""
         self._is_noted = False
         """All copies were noted by a lease that was on."""
-        self._replicas: dict[PartitionId, Replica] = {}
+        self._replicas: dict[PartitionId, PartitionReplica] = {}
         self._copies: dict[PartitionId, PartitionCopy] = {}
         self._tables: dict[str, list[PartitionCopy | None]] = {}
         """By place."""
@@ -54,7 +53,7 @@ class ServedCopies:
 
     # For whoever assembles the node.
 
-    def learn(self, topology: Topology, replicas: Mapping[PartitionId, Replica]) -> None:
+    def learn(self, topology: Topology, replicas: Mapping[PartitionId, PartitionReplica]) -> None:
         """This is the topology now, and there are no other replicas than these."""
         self.topology = topology
         for partition in [each for each in self._copies if each not in replicas]:
@@ -67,7 +66,7 @@ class ServedCopies:
         }
         self._tell()
 
-    def replica_changed(self, replica: Replica) -> None:
+    def replica_changed(self, replica: PartitionReplica) -> None:
         """Something else may be done with a replica: by the time this returns, it is so."""
         partition = replica.partition
         copy = self._copies.get(partition)
@@ -109,9 +108,9 @@ class ServedCopies:
                 self._tables[table.name][first : last + 1] = [copy] * (last + 1 - first)
 
 
-def _note(copy: PartitionCopy, replica: Replica) -> None:
+def _note(copy: PartitionCopy, replica: PartitionReplica) -> None:
     copy.epoch = replica.epoch
     copy.last_writes = replica.store.last_writes
     copy.is_leading = replica.is_leading
     copy.is_serving = replica.may_write
-    copy.is_reading_behind = replica.role is Role.SLAVE
+    copy.is_reading_behind = replica.role is ReplicaRole.SLAVE

@@ -2,13 +2,15 @@
 
 What is written goes into the overlay, where it can be read at once, and with all else of the same
 turn of the loop into one record of the log. From there the engine gets it once it is synced. Start
-with `write`, then `binlog` (the way to the disk) and `opening` (how it comes back).
+with `write`, then `binlog` (the way to the disk) and `store.open_partition` (how it comes back).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from raftwood.base.environment import Clock
 from raftwood.base.errors import (
@@ -16,34 +18,61 @@ from raftwood.base.errors import (
     OutOfRange,
     Overloaded,
     RaftwoodError,
+    TooLarge,
     Unavailable,
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Run, TruncateHead
 from raftwood.zeppelin.model import Ack
-from raftwood.zeppelin.node import binlog_format
-from raftwood.zeppelin.node.acks import LastWrites
-from raftwood.zeppelin.node.binlog import Binlog
-from raftwood.zeppelin.node.cutting import cut_binlog
-from raftwood.zeppelin.node.engine_home import EngineHome
-from raftwood.zeppelin.node.engine_state import epochs_from, has_passed, with_epoch
-from raftwood.zeppelin.node.origins import Origins
-from raftwood.zeppelin.node.overlay import Overlay
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.purging import Purging
-from raftwood.zeppelin.node.seams import (
+from raftwood.zeppelin.node import binlog as binlog_module
+from raftwood.zeppelin.node.binlog import Binlog, BinlogPurger, cut_binlog
+from raftwood.zeppelin.node.engine import (
+    Origins,
+    PartitionEngine,
+    epochs_from,
+    has_passed,
+    with_epoch,
+)
+from raftwood.zeppelin.node.engine_folders import EngineFolders
+from raftwood.zeppelin.node.readable_partition import Overlay, TrimmedPartition
+from raftwood.zeppelin.records import (
     KEY_BYTES_MAX,
     BinlogPosition,
+    BinlogRecord,
     EpochStart,
-    Record,
-    Write,
+    KeyWrite,
+    LastWrites,
     decode_record,
     encode_record,
 )
-from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.node.trimmed_partition import TrimmedPartition
-from raftwood.zeppelin.node.write_sizes import WriteSizes
+from raftwood.zeppelin.settings import StoreSettings
+
+
+class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one partition."""
+
+    record_bytes_max: int
+    value_bytes_max: int
+
+    def check(self, writes: Iterable[KeyWrite], size: int) -> None:
+        """`TooLarge` where writes of so many bytes together are, or one of them is."""
+        if size > self.record_bytes_max:
+            raise TooLarge(
+                f"a write of {size} bytes is above the limit of {self.record_bytes_max}: split it"
+            )
+        for write in writes:
+            if len(write.key) > KEY_BYTES_MAX:
+                raise TooLarge(
+                    f"a key of {len(write.key)} bytes is above the limit of {KEY_BYTES_MAX}: take "
+                    "a shorter one"
+                )
+            if write.data is not None and len(write.data) > self.value_bytes_max:
+                raise TooLarge(
+                    f"a value of {len(write.data)} bytes is above the limit of "
+                    f"{self.value_bytes_max}: split it"
+                )
+
 
 _EPOCHS_KEPT: Final = 64
 """So many are known even of records that are purged."""
@@ -72,7 +101,7 @@ class StoredPartition(TrimmedPartition):
         group: int,
         binlog: Binlog,
         engine: PartitionEngine,
-        home: EngineHome,
+        home: EngineFolders,
         clock: Clock,
         settings: StoreSettings,
     ) -> None:
@@ -96,7 +125,7 @@ class StoredPartition(TrimmedPartition):
         self._open_bytes_max = min(_OPEN_BYTES_MAX, binlog.record_bytes_max // 2)
         self._listeners: dict[object, Callable[[], None]] = {}
         self._flushed_ns = clock.monotonic_ns()
-        self._purging = Purging(binlog.log, group, settings, clock, self.readers)
+        self._purging = BinlogPurger(binlog.log, group, settings, clock, self.readers)
         self.begin()
 
     def begin(self) -> None:
@@ -116,9 +145,9 @@ class StoredPartition(TrimmedPartition):
         self._fetching: asyncio.Task[None] | None = None
         self._fetched_to = 0
         """The last record of those whose keys were looked up beside the loop; 0: there are none."""
-        self._unapplied: deque[tuple[Record, int]] = deque()
+        self._unapplied: deque[tuple[BinlogRecord, int]] = deque()
         self._unapplied_bytes = self._unapplied_writes = 0
-        self._open: dict[bytes, Write] = {}
+        self._open: dict[bytes, KeyWrite] = {}
         """What this turn of the loop has written so far; it becomes the last record."""
         self._open_bytes = 0
         self._runs: list[Run] = []
@@ -168,7 +197,7 @@ class StoredPartition(TrimmedPartition):
 
     # Writing.
 
-    def write(self, writes: Mapping[bytes, Write], *, size: int, epoch: int) -> int:
+    def write(self, writes: Mapping[bytes, KeyWrite], *, size: int, epoch: int) -> int:
         assert writes, "a record is opened by what is in it"
         if size > KEY_BYTES_MAX:
             self._sizes.check(writes.values(), size)
@@ -183,7 +212,7 @@ class StoredPartition(TrimmedPartition):
             self.last_writes.put(writes, self.last_sequence)
         return self.last_sequence
 
-    def _open_record(self, epoch: int) -> dict[bytes, Write]:
+    def _open_record(self, epoch: int) -> dict[bytes, KeyWrite]:
         self._seal_record()
         self._check_next(epoch, self.last_sequence + 1)
         if self._unapplied_bytes > self._unapplied_bytes_max:
@@ -197,10 +226,10 @@ class StoredPartition(TrimmedPartition):
         """What comes next is not of the same record."""
         if self._open:
             writes, self._open, self._open_bytes = self._open, {}, 0
-            record = Record(self._epoch, self.last_sequence, tuple(writes.values()))
+            record = BinlogRecord(self._epoch, self.last_sequence, tuple(writes.values()))
             self._take(record, encode_record(record))
 
-    def commit(self, record: Record, encoded: Buffer | None = None) -> None:
+    def commit(self, record: BinlogRecord, encoded: Buffer | None = None) -> None:
         self._seal_record()
         self._check_next(record.epoch, record.sequence)
         if encoded is None:
@@ -223,7 +252,7 @@ class StoredPartition(TrimmedPartition):
         self._take(record, encoded)
         self._will_log()
 
-    def _take(self, record: Record, encoded: Buffer) -> None:
+    def _take(self, record: BinlogRecord, encoded: Buffer) -> None:
         """The last record is on its way to the log, and from there to the engine."""
         size = len(encoded)
         taken = size + _WRITE_OVERHEAD_BYTES * (len(record.writes) or 1)
@@ -275,7 +304,7 @@ class StoredPartition(TrimmedPartition):
             return
         records, self._pending, self._pending_bytes = self._pending, [], 0
         first = self.last_sequence - len(records) + 1
-        payload = binlog_format.encode_run(
+        payload = binlog_module.encode_run(
             epoch=self._epoch, first_sequence=first, records=records, hour=self._purging.hour
         )
         self._runs.append(Run(self._group, self._epoch, first, len(records), payload))
@@ -329,7 +358,7 @@ class StoredPartition(TrimmedPartition):
         return self._unapplied_bytes / self._unapplied_bytes_max
 
     def apply_some(self, writes_max: int) -> int:
-        chosen: list[Record] = []
+        chosen: list[BinlogRecord] = []
         writes = size = 0
         if self.unapplied_count:
             synced = min(self.synced_sequence, self._fetched_to or self.synced_sequence)
@@ -347,7 +376,7 @@ class StoredPartition(TrimmedPartition):
         self._is_to_apply = self.unapplied_count > 0
         return writes
 
-    def _is_to_fetch(self, records: list[Record]) -> bool:
+    def _is_to_fetch(self, records: list[BinlogRecord]) -> bool:
         """Whether the disk must be asked what keys had before; it is, beside the loop."""
         if any(record.flushes for record in records):
             return False  # nothing is left of that
@@ -380,7 +409,7 @@ class StoredPartition(TrimmedPartition):
         _log.error("the engine takes no records", partition=self.name, reason=error.message)
         self._failure = error
 
-    def _apply(self, records: list[Record], size: int) -> None:
+    def _apply(self, records: list[BinlogRecord], size: int) -> None:
         try:
             latest = self.engine.apply(records, now_ms=self._clock.wall_ns() // 1_000_000)
         except RaftwoodError as error:
@@ -427,7 +456,7 @@ class StoredPartition(TrimmedPartition):
         found: list[Buffer] = []
         size = 0
         for each in stored:
-            run = binlog_format.decode_run(each.payload)
+            run = binlog_module.decode_run(each.payload)
             for record in run.records[max(0, first - run.first_sequence) :]:
                 size += len(record)
                 if found and size > bytes_max:
@@ -523,7 +552,9 @@ class StoredPartition(TrimmedPartition):
                 sequence = record.sequence + 1
         return list(keys)
 
-    async def rewind(self, *, after: int, values: Sequence[Write], until: BinlogPosition) -> None:
+    async def rewind(
+        self, *, after: int, values: Sequence[KeyWrite], until: BinlogPosition
+    ) -> None:
         await self._stand_still()
         # The engine first: should the binlog stay as it was, its records are applied again. After
         # an error it takes no commits: what is stored and what was committed are of two pasts.

@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from raftwood.zeppelin.model import NodeId, Topology
-from raftwood.zeppelin.node.acks import Acks, LastWrites
-from raftwood.zeppelin.node.seams import WRITE_BYTES, PartitionStore, Record, Write
+from raftwood.zeppelin.records import (
+    WRITE_BYTES,
+    Acks,
+    BinlogRecord,
+    KeyWrite,
+    LastWrites,
+    PartitionStore,
+)
 
 
 class PartitionCopy:
@@ -67,7 +73,7 @@ class PartitionCopy:
 
     def commit(
         self,
-        writes: tuple[Write, ...],
+        writes: tuple[KeyWrite, ...],
         *,
         flushes: bool = False,
         origin: tuple[bytes, int] | None = None,
@@ -81,12 +87,12 @@ class PartitionCopy:
             return self.write({each.key: each for each in writes}, size)
         store = self.store
         sequence = store.last_sequence + 1
-        store.commit(Record(self.epoch, sequence, writes, flushes, origin))
+        store.commit(BinlogRecord(self.epoch, sequence, writes, flushes, origin))
         if self.watched:
             self._touch([*self.watched] if flushes else [write.key for write in writes])
         return sequence
 
-    def write(self, writes: Mapping[bytes, Write], size: int) -> int:
+    def write(self, writes: Mapping[bytes, KeyWrite], size: int) -> int:
         """As `PartitionStore.write`."""
         sequence = self.store.write(writes, size=size, epoch=self.epoch)
         if self.watched:

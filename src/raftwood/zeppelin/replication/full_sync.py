@@ -14,8 +14,8 @@ from raftwood.base import files as seam
 from raftwood.base.errors import InvalidInput, ProtocolError, TooLarge
 from raftwood.base.files import Buffer, Files, perform
 from raftwood.net import Stream
-from raftwood.zeppelin.node.seams import EpochStart
-from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
+from raftwood.zeppelin.records import EpochStart
+from raftwood.zeppelin.replication.copy_pace import CopyThrottle
 from raftwood.zeppelin.replication.wire import CopyChunk, CopyEnd, decode_copy, encode_copy
 
 CHUNK_BYTES: Final = 256 << 10

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.base.sections import ConnectionSettings
+from raftwood.base.settings import ConnectionSettings
 from raftwood.net import (
     Backoff,
     Channel,
@@ -18,8 +18,8 @@ from raftwood.net import (
     ServerCredentials,
     connect,
 )
-from raftwood.net.store_names import split_address
-from raftwood.zeppelin.model import Node, NodeId
+from raftwood.net.identity import split_address
+from raftwood.zeppelin.model import NodeId, NodeInfo
 from raftwood.zeppelin.replication.wire import NODE_ROLE, node_identity
 
 _BACKOFF = Backoff(first_ms=20, longest_ms=1_000)
@@ -46,7 +46,7 @@ class ReplicationNetwork(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Peers:
+class ReplicationPeers:
     """A channel to each node of the topology but this one, kept while it is there."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Peers:
         self._channels: dict[NodeId, tuple[str, Channel]] = {}
         self._gone: list[Channel] = []
 
-    def learn(self, nodes: Mapping[NodeId, Node]) -> list[NodeId]:
+    def learn(self, nodes: Mapping[NodeId, NodeInfo]) -> list[NodeId]:
         """Where nodes are now; those whose channel is another one from now on, or none."""
         changed = []
         for node in [*self._channels]:

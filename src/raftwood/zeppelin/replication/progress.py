@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from raftwood.zeppelin.model import Ack, Gap, NodeId
-from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.records import BinlogPosition
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -26,7 +26,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
         return self.memory if ack == "memory" else self.written if ack == "written" else self.synced
 
 
-class Progress:
+class SlaveProgress:
     """What a master knows of its slaves, by what they acked in their present sessions."""
 
     def __init__(self, *, ack: Ack, min_replicas: int, begins: int) -> None:
@@ -36,7 +36,7 @@ class Progress:
         self._begins = begins
         self._slaves: dict[NodeId, int] = {}
 
-    def take_over(self, earlier: "Progress", slaves: Sequence[NodeId]) -> None:
+    def take_over(self, earlier: "SlaveProgress", slaves: Sequence[NodeId]) -> None:
         """The same master begins another epoch: what these slaves have is still what they have."""
         self._slaves = {node: earlier._slaves[node] for node in slaves if node in earlier._slaves}
 
@@ -62,7 +62,7 @@ class Progress:
         return sum(reached >= sequence for reached in self._slaves.values())
 
 
-class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica says of itself; the meta server chooses masters by it."""
 
     position: BinlogPosition

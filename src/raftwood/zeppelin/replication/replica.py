@@ -1,4 +1,7 @@
-"""This node's replica of one partition: what it is there, and what its users may do by that."""
+"""This node's replica of one partition: its role, and what clients may do by that.
+
+`ServingLease` is how long a master may go on without the meta server.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -10,14 +13,33 @@ import msgspec
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, PartitionState, TableConfig
-from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.seams import BinlogPosition, PartitionStore
+from raftwood.zeppelin.records import Acks, BinlogPosition, PartitionStore
 from raftwood.zeppelin.replication.epochs import epoch_at, record_epoch
-from raftwood.zeppelin.replication.following import Following, SlaveWorld
-from raftwood.zeppelin.replication.leading import Leading, reached_of
-from raftwood.zeppelin.replication.progress import ReplicaReport
-from raftwood.zeppelin.replication.sender import Sender
-from raftwood.zeppelin.replication.wire import Standing
+from raftwood.zeppelin.replication.master import MasterReplication, reached_of
+from raftwood.zeppelin.replication.progress import PartitionReport
+from raftwood.zeppelin.replication.sender import RecordSender
+from raftwood.zeppelin.replication.slave import SlaveContext, SlaveReplication
+from raftwood.zeppelin.replication.wire import SlaveStanding
+
+
+class ServingLease:
+    """One node's; it counts from the moment that the question was sent which the server answered.
+
+    The server waits longer than that before it makes another node master. It has to be of a
+    topology that this node has applied: else it may be master of less than it believes.
+    """
+
+    def __init__(self) -> None:
+        self.until_ns = 0
+
+    def renew(self, *, asked_ns: int, length_ns: int) -> None:
+        self.until_ns = max(self.until_ns, asked_ns + length_ns)
+
+    def is_on(self, now_ns: int) -> bool:
+        return now_ns < self.until_ns
+
+
+# This node's replica of one partition: what it is there, and what its users may do by that.
 
 _log = get_logger("zeppelin")
 _NO_ACKS: Final = Acks(is_immediate=False, count=lambda _: 0)
@@ -26,7 +48,7 @@ _ASK_AGAIN_S: Final = 0.02
 """While somebody reads here what is not done yet, the master is asked so often how far it is."""
 
 
-class Role(Enum):
+class ReplicaRole(Enum):
     """What a node is to a partition."""
 
     NONE = 0
@@ -40,14 +62,14 @@ class ReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeId
     boot: int
-    slave_world: SlaveWorld
-    sender_of: Callable[[NodeId], Sender | None]
+    slave_world: SlaveContext
+    sender_of: Callable[[NodeId], RecordSender | None]
     has_lease: Callable[[], bool]
-    changed: "Callable[[Replica], None]"
+    changed: "Callable[[PartitionReplica], None]"
     """Hears at once that what may be done with a replica is something else."""
 
 
-class Replica:
+class PartitionReplica:
     """One partition on this node, for as long as its store is open."""
 
     def __init__(
@@ -62,8 +84,8 @@ class Replica:
         self.config = config
         self._context = context
         self._known: Partition | None = None
-        self._leading: Leading | None = None
-        self._following: Following | None = None
+        self._leading: MasterReplication | None = None
+        self._following: SlaveReplication | None = None
         self._has_failed_to_lead = False
         """It is master and cannot be: another one is to be chosen."""
         self.acks = _NO_ACKS
@@ -74,12 +96,12 @@ class Replica:
     # For commands.
 
     @property
-    def role(self) -> Role:
+    def role(self) -> ReplicaRole:
         """As the topology says; a master may not be one yet, see `may_write`."""
         known = self._known
         if known is None or known.master is None:
-            return Role.NONE
-        return Role.MASTER if known.master == self._context.node else Role.SLAVE
+            return ReplicaRole.NONE
+        return ReplicaRole.MASTER if known.master == self._context.node else ReplicaRole.SLAVE
 
     @property
     def master(self) -> NodeId | None:
@@ -124,14 +146,14 @@ class Replica:
             and known.target in (None, self._context.node)
         )
 
-    def report(self) -> ReplicaReport:
+    def report(self) -> PartitionReport:
         """How far it is; not whole while it repairs, and then it may not become master."""
         store, following = self.store, self._following
         # A master that is frozen may still call done what it has not synced itself yet; of another
         # replica counts what it acks: that is what must not be lost where its master is.
         is_leading = self._leading is not None
         told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
-        return ReplicaReport(
+        return PartitionReport(
             position=BinlogPosition(epoch_at(store.epochs, told), told),
             is_whole=store.repairing is None and store.is_well and not self._has_failed_to_lead,
             lag_bytes=0 if following is None else following.lag_bytes,
@@ -150,11 +172,11 @@ class Replica:
         return 0 if self._known is None else self._known.epoch
 
     @property
-    def leading(self) -> Leading | None:
+    def leading(self) -> MasterReplication | None:
         return self._leading
 
     @property
-    def following(self) -> Following | None:
+    def following(self) -> SlaveReplication | None:
         return self._following
 
     async def become(self, known: Partition) -> None:
@@ -163,20 +185,20 @@ class Replica:
         if before == known:
             return
         self._has_failed_to_lead = False
-        if self.role is not Role.MASTER:
+        if self.role is not ReplicaRole.MASTER:
             self._end_leading(handed_to=self._handed_to(before, known))
         else:
             self._context.changed(self)
-        if self.role is not Role.SLAVE and self._leading is None:
+        if self.role is not ReplicaRole.SLAVE and self._leading is None:
             self.acks.end()
-        elif self.role is Role.SLAVE and (before is None or before.master != known.master):
+        elif self.role is ReplicaRole.SLAVE and (before is None or before.master != known.master):
             self._begin_acks_of_slave()
-        if self.role is not Role.SLAVE and self._following is not None:
+        if self.role is not ReplicaRole.SLAVE and self._following is not None:
             await self._following.end()
             self._following = None
-        if self.role is Role.SLAVE and known.master is not None:
+        if self.role is ReplicaRole.SLAVE and known.master is not None:
             if self._following is None:
-                self._following = Following(
+                self._following = SlaveReplication(
                     self.partition,
                     self.store,
                     self._context.slave_world,
@@ -201,7 +223,7 @@ class Replica:
             _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
             self._has_failed_to_lead = True
             return
-        leading = self._leading or Leading(
+        leading = self._leading or MasterReplication(
             self.partition,
             self.store,
             self.config,
@@ -224,7 +246,7 @@ class Replica:
         leading.moved()
 
     def answered(
-        self, standing: Standing, lag_bytes: int | None, gap: Gap | None, done: int | None
+        self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None, done: int | None
     ) -> None:
         """What the master says to a standing: how far that is behind, None where it feeds nothing,
         what is between the two, and up to where all is done, None where it does not say: then what
@@ -249,7 +271,7 @@ class Replica:
         """What was read here may be undone by that, and its record's number be another's then."""
         if is_beginning:
             self.acks.end()
-        elif self.role is Role.SLAVE:
+        elif self.role is ReplicaRole.SLAVE:
             self._begin_acks_of_slave()
 
     def _ask_master(self) -> None:
@@ -257,7 +279,7 @@ class Replica:
         if self._ask_timer is not None:
             self._ask_timer.cancel()
             self._ask_timer = None
-        if self.role is Role.SLAVE and self.master is not None and self.acks.is_awaited:
+        if self.role is ReplicaRole.SLAVE and self.master is not None and self.acks.is_awaited:
             self._context.slave_world.moved(self.master, self.partition)
 
     async def end(self) -> None:

@@ -2,7 +2,11 @@
 
 The node opens stores and hands them in with the topology that it has persisted; the replicator
 makes each partition what the topology says, serves other nodes on a listener of its own, and tells
-what commands may do by each `Replica`.
+what commands may do by each `PartitionReplica`.
+
+An `Acker` tells one master how far this node is with all partitions that it follows there. What has
+moved within one turn of the loop goes out in one call. Once in a while everything is told: the
+master answers which of it it knows nothing of, and by that a slave learns that it is fed no more.
 """
 
 import asyncio
@@ -11,37 +15,149 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, Self
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import NotFound, Overloaded, Unavailable
-from raftwood.net import Call, Identity, Payload, Server, ServerLimits, ServerTls, Service
+from raftwood.base.errors import NotFound, Overloaded, RaftwoodError, Unavailable
+from raftwood.net import Call, Channel, Identity, Payload, Server, ServerLimits, ServerTls, Service
 from raftwood.zeppelin.model import Gap, NodeId, Partition, PartitionId, Table, Topology
-from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.replication.acker import Acker
-from raftwood.zeppelin.replication.copy_pace import CopyLimits
-from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
-from raftwood.zeppelin.replication.epochs import epochs_up_to
-from raftwood.zeppelin.replication.following import SlaveWorld
+from raftwood.zeppelin.records import PartitionStore
+from raftwood.zeppelin.replication.copy_pace import CopyLimits, CopyThrottle
+from raftwood.zeppelin.replication.epochs import WaitToSync, epochs_up_to
 from raftwood.zeppelin.replication.full_sync import copy_items, remove_copy
-from raftwood.zeppelin.replication.leading import Leading
-from raftwood.zeppelin.replication.lease import Lease
-from raftwood.zeppelin.replication.peers import Peers, ReplicationNetwork
-from raftwood.zeppelin.replication.replica import Replica, ReplicaContext
-from raftwood.zeppelin.replication.sender import Sender
-from raftwood.zeppelin.replication.trysync import Wait
+from raftwood.zeppelin.replication.master import MasterReplication
+from raftwood.zeppelin.replication.peers import ReplicationNetwork, ReplicationPeers
+from raftwood.zeppelin.replication.replica import PartitionReplica, ReplicaContext, ServingLease
+from raftwood.zeppelin.replication.sender import RecordSender
+from raftwood.zeppelin.replication.slave import SlaveContext
 from raftwood.zeppelin.replication.wire import (
     ACK,
     FULL_SYNC,
     RECORDS,
     REPAIR_KEYS,
     TRY_SYNC,
+    AckRequest,
     AckResponse,
-    RepairRequest,
-    RepairResponse,
-    Standing,
+    RepairKeysRequest,
+    RepairKeysResponse,
+    SlaveStanding,
     TrySyncRequest,
     TrySyncResponse,
     decode_copy_request,
     decode_parts,
 )
+
+CALLS_MAX: Final = 8
+"""Under way at a time: a master that is busy is told more at once."""
+CALLS_FAR_MAX: Final = 64
+APART_S: Final = 0.01
+"""A master that is far is told so often, as if it were near: else it would hear nothing for most of
+a round trip."""
+CHECK_INTERVAL_S: Final = 1.0
+_TIMEOUT_MS: Final = 3_000
+
+
+class Acker:
+    """Acks to one master."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        standing_of: Callable[[PartitionId], SlaveStanding | None],
+        on_answer: Callable[[SlaveStanding, int | None, Gap | None, int | None], None],
+    ) -> None:
+        """`standing_of` is None for a partition that is not fed by this master now. `on_answer`
+        hears, of each standing, how many bytes that is behind, None where it is not fed, what is
+        between the two, and up to which record all is done; the last two are None where the
+        master does not say.
+        """
+        self._channel = channel
+        self._standing_of = standing_of
+        self._on_answer = on_answer
+        self._followed: dict[PartitionId, None] = {}
+        self._due: dict[PartitionId, None] = {}
+        self._calls: dict[asyncio.Future[Payload], list[SlaveStanding]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._flush_is_due = False
+        self._called_at = 0.0
+        self._later: asyncio.TimerHandle | None = None
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    def follow(self, partition: PartitionId) -> None:
+        self._followed[partition] = None
+
+    def forget(self, partition: PartitionId) -> None:
+        self._followed.pop(partition, None)
+        self._due.pop(partition, None)
+
+    def moved(self, partition: PartitionId) -> None:
+        """Something of it has to be told, at the end of this turn."""
+        self._due[partition] = None
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def tell_all(self) -> None:
+        for partition in self._followed:
+            self.moved(partition)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._cancel_later()
+        self._followed.clear()
+        self._due.clear()
+        for call in [*self._calls]:
+            call.cancel()
+
+    def _check(self) -> None:
+        self.tell_all()
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._cancel_later()
+        if not self._due or self._has_to_wait():
+            return
+        due, self._due = self._due, {}
+        standings = [
+            standing for partition in due if (standing := self._standing_of(partition)) is not None
+        ]
+        if not standings:
+            return
+        try:
+            call = self._channel.call(ACK, ACK.encode(AckRequest(standings)), _TIMEOUT_MS)
+        except RaftwoodError:
+            # There is no connection: everything is told when there is, or by the next check.
+            return
+        self._called_at = self._loop.time()
+        self._calls[call] = standings
+        call.add_done_callback(self._answered)
+
+    def _has_to_wait(self) -> bool:
+        """What is due waits for the answer of an earlier call, or for a moment."""
+        if len(self._calls) < CALLS_MAX:
+            return False
+        due_at = self._called_at + APART_S
+        if len(self._calls) < CALLS_FAR_MAX and self._loop.time() < due_at:
+            self._later = self._loop.call_at(due_at, self._flush)
+        return len(self._calls) >= CALLS_FAR_MAX or self._later is not None
+
+    def _cancel_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _answered(self, call: "asyncio.Future[Payload]") -> None:
+        told = self._calls.pop(call)
+        if self._due and not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+        if call.cancelled() or call.exception() is not None:
+            return
+        response = ACK.decode_response(call.result())
+        gaps = response.gaps or [None] * len(told)
+        done: list[int | None] = [*response.done] or [None] * len(told)
+        for answer in zip(told, response.lags_bytes, gaps, done, strict=False):
+            self._on_answer(*answer)
+
 
 COPIES_MAX: Final = 2
 """Whole copies that a node sends at the same time."""
@@ -58,8 +174,8 @@ class Replicator:
         *,
         boot: int,
         copies_folder: str,
-        lease: Lease | None = None,
-        changed: Callable[[Replica], None] = lambda _: None,
+        lease: ServingLease | None = None,
+        changed: Callable[[PartitionReplica], None] = lambda _: None,
         copy_limits: CopyLimits | None = None,
         waited_ms: Callable[[], float | None] = lambda: None,
     ) -> None:
@@ -72,18 +188,18 @@ class Replicator:
         self._environment = environment
         self._node = node
         self._copies_folder = copies_folder
-        self.lease = lease or Lease()
+        self.lease = lease or ServingLease()
         self._topology = Topology()
-        self._replicas: dict[PartitionId, Replica] = {}
-        self._peers = Peers(environment, network, node, self._peer_changed)
-        self._senders: dict[NodeId, Sender] = {}
+        self._replicas: dict[PartitionId, PartitionReplica] = {}
+        self._peers = ReplicationPeers(environment, network, node, self._peer_changed)
+        self._senders: dict[NodeId, RecordSender] = {}
         self._ackers: dict[NodeId, Acker] = {}
         self._copies = 0
         self.throttle = CopyThrottle(copy_limits or CopyLimits(), waited_ms)
         self.tell_soon: Callable[[], None] = lambda: None
         """Called when the meta server waits for what it can be told now."""
         self._applying = asyncio.Lock()
-        self.slave_world = SlaveWorld(
+        self.slave_world = SlaveContext(
             environment,
             channel_of=self._peers.channel,
             moved=self._moved,
@@ -140,7 +256,9 @@ class Replicator:
         self, partition: PartitionId, store: PartitionStore, table: Table, known: Partition
     ) -> None:
         if partition not in self._replicas:
-            self._replicas[partition] = Replica(partition, store, table.config, self._context)
+            self._replicas[partition] = PartitionReplica(
+                partition, store, table.config, self._context
+            )
         replica = self._replicas[partition]
         replica.read_durably(is_on=table.has_durable_reads)
         if replica.master != known.master:
@@ -158,11 +276,11 @@ class Replicator:
         for replica in self._replicas.values():
             replica.lead_if_due()
 
-    def replica(self, partition: PartitionId) -> Replica | None:
+    def replica(self, partition: PartitionId) -> PartitionReplica | None:
         return self._replicas.get(partition)
 
     @property
-    def replicas(self) -> Mapping[PartitionId, Replica]:
+    def replicas(self) -> Mapping[PartitionId, PartitionReplica]:
         return self._replicas
 
     async def close(self) -> None:
@@ -197,7 +315,7 @@ class Replicator:
         leading = self._leading(request.partition, slave)
         replica = self._replicas.get(request.partition)
         if leading is None or replica is None or replica.partition_epoch < request.partition_epoch:
-            return TrySyncResponse(Wait())
+            return TrySyncResponse(WaitToSync())
         is_up_to_date = replica.partition_epoch == request.partition_epoch
         return TrySyncResponse(
             leading.try_sync(slave, request.session, request.offer, may_replace=is_up_to_date)
@@ -222,7 +340,7 @@ class Replicator:
         gaps = [None if each is None else each[1] for each in answers]
         call.reply(ACK.encode(AckResponse(lags_bytes, gaps, done)))
 
-    async def _repair_keys(self, call: Call, request: RepairRequest) -> RepairResponse:
+    async def _repair_keys(self, call: Call, request: RepairKeysRequest) -> RepairKeysResponse:
         leading = self._expected_leading(
             request.partition, NodeId(call.peer.node_id), request.partition_epoch
         )
@@ -264,7 +382,7 @@ class Replicator:
             self._copies -= 1
             await remove_copy(files, folder)
 
-    def _leading(self, partition: PartitionId, slave: NodeId) -> Leading | None:
+    def _leading(self, partition: PartitionId, slave: NodeId) -> MasterReplication | None:
         """Where this node is master and the other one its slave."""
         replica = self._replicas.get(partition)
         if replica is None or replica.leading is None or slave not in replica.leading.slaves:
@@ -273,7 +391,7 @@ class Replicator:
 
     def _expected_leading(
         self, partition: PartitionId, slave: NodeId, partition_epoch: int
-    ) -> Leading:
+    ) -> MasterReplication:
         """For what takes the place of something that the slave has: if it was split off meanwhile,
         the slave has to keep it first.
         """
@@ -289,13 +407,13 @@ class Replicator:
     def _has_lease(self) -> bool:
         return self.lease.is_on(self._environment.clock.monotonic_ns())
 
-    def _sender_of(self, peer: NodeId) -> Sender | None:
+    def _sender_of(self, peer: NodeId) -> RecordSender | None:
         sender = self._senders.get(peer)
         if sender is None:
             channel = self._peers.channel(peer)
             if channel is None:
                 return None
-            sender = self._senders[peer] = Sender(channel, self._store_of)
+            sender = self._senders[peer] = RecordSender(channel, self._store_of)
         return sender
 
     def _store_of(self, partition: PartitionId) -> PartitionStore | None:
@@ -315,14 +433,14 @@ class Replicator:
             )
         acker.follow(partition)
 
-    def _standing(self, master: NodeId, partition: PartitionId) -> Standing | None:
+    def _standing(self, master: NodeId, partition: PartitionId) -> SlaveStanding | None:
         replica = self._replicas.get(partition)
         if replica is None or replica.following is None:
             return None
         return replica.following.standing(master)
 
     def _answered(
-        self, standing: Standing, lag_bytes: int | None, gap: Gap | None, done: int | None
+        self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None, done: int | None
     ) -> None:
         replica = self._replicas.get(standing.partition)
         if replica is not None:

@@ -1,26 +1,322 @@
-"""Sends records to one peer: all partitions that it follows, each in its turn.
+"""Sends records to one slave node: all partitions that it follows, each in its turn.
 
-A turn is one message. Nothing is sent twice: a message that the connection loses ends the feeds,
-and the slave, which hears that when it acks, offers its position anew.
+`SenderRules` says which partition is next, and how much of it, without I/O. Each that has something
+to send gets a slice in turn, so that a busy one does not keep others waiting; each has a window of
+bytes that the slave has not synced yet, so that a slow slave is never flooded.
+
+Nor is a slow link: what is under way over it is no more than the peer got of late within a moment
+(`Rate`: the delivery rate of BBR). All that is sent behind that waits for as long: pings, records
+of other partitions, and the last records of a partition that is handed over.
 """
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from raftwood.base.errors import OutOfRange
 from raftwood.net import Channel
-from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.replication.sender_rules import Feed, SenderRules
-from raftwood.zeppelin.replication.wire import RECORDS, Part, encode_parts
+from raftwood.zeppelin.model import Gap, PartitionId
+from raftwood.zeppelin.records import PartitionStore
+from raftwood.zeppelin.replication.wire import RECORDS, RecordsPart, encode_parts
+
+SLICE_BYTES: Final = 256 << 10
+WINDOW_BYTES: Final = 4 << 20
+"""What one partition may have under way to one slave, plus what the link holds, and one slice."""
+PEER_WINDOW_BYTES: Final = 32 << 20
+"""What all partitions together may have under way to one slave, plus one slice."""
+
+FLIGHT_MS: Final = 1_000
+"""No more is on the link than gets to the peer in so long, plus one slice. It is above the round
+trip of any link on earth, which is used in full by that."""
+FLIGHT_BYTES_MIN: Final = 256 << 10
+_SLICES: Final = 32
+"""A flight has so many slices at the least: a message is taken, and acked, as a whole."""
+_RATE_FIRST_BYTES_PER_S: Final = 1 << 20
+"""Assumed until as much was sent as may be."""
+_RATE_KNOWN_MS: Final = 3_000
+
+_Mark: TypeAlias = tuple[int, int, bool]
+"""Of a slice: when it was sent, what had got there by then, and whether no more might be sent."""
+
+
+class Rate:
+    """How fast a peer gets what is sent to it: the best of late.
+
+    Measured is what gets there from when a slice is sent until it is there itself. Where more might
+    have been sent, that shows that so much gets there, and not that no more would.
+    """
+
+    __slots__ = (
+        "_before",
+        "_best",
+        "_got_bytes",
+        "_round_trip_ms",
+        "_since_ms",
+        "under_way_bytes",
+    )
+
+    def __init__(self) -> None:
+        self._best = self._before = _RATE_FIRST_BYTES_PER_S
+        self._since_ms = 0
+        self._got_bytes = 0
+        self._round_trip_ms: int | None = None
+        self.under_way_bytes = 0
+
+    @property
+    def bytes_per_s(self) -> int:
+        return max(self._best, self._before, 1)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """That are under way where nothing waits: what gets there within the least round trip."""
+        return self.bytes_per_s * (self._round_trip_ms or 0) // 1_000
+
+    def sent(self, size: int, now_ms: int, *, is_full: bool) -> _Mark:
+        self.under_way_bytes += size
+        return now_ms, self._got_bytes, is_full
+
+    def got(self, size: int, mark: _Mark, now_ms: int) -> None:
+        sent_ms, bytes_before, is_full = mark
+        round_trip_ms = now_ms - sent_ms
+        if self._round_trip_ms is None or round_trip_ms < self._round_trip_ms:
+            self._round_trip_ms = round_trip_ms
+        self.under_way_bytes -= size
+        self._got_bytes += size
+        bytes_per_s = 1_000 * (self._got_bytes - bytes_before) // max(1, round_trip_ms)
+        if is_full and now_ms - self._since_ms >= _RATE_KNOWN_MS:
+            self._before, self._best, self._since_ms = self._best, bytes_per_s, now_ms
+        self._best = max(self._best, bytes_per_s)
+
+    def lost(self, size: int) -> None:
+        """So much will not get there."""
+        self.under_way_bytes -= size
+
+
+class _Sent:
+    """The slices of a feed that have not got as far as one rate counts."""
+
+    __slots__ = ("_slices", "bytes", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.bytes = 0
+        self._slices: deque[tuple[int, int, _Mark]] = deque()
+
+    def add(self, last: int, size: int, now_ms: int, *, is_full: bool) -> None:
+        self.bytes += size
+        self._slices.append((last, size, self.rate.sent(size, now_ms, is_full=is_full)))
+
+    def got(self, sequence: int, now_ms: int) -> None:
+        """All up to a sequence got there."""
+        slices = self._slices
+        while slices and slices[0][0] <= sequence:
+            _, size, mark = slices.popleft()
+            self.bytes -= size
+            self.rate.got(size, mark, now_ms)
+
+
+class Feed:
+    """What is sent of one partition to one slave."""
+
+    __slots__ = (
+        "_arriving",
+        "_sent_bytes",
+        "_sent_count",
+        "_syncing",
+        "has",
+        "is_queued",
+        "next",
+        "partition",
+        "session",
+    )
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        *,
+        session: int,
+        first: int,
+        arriving: Rate | None = None,
+        syncing: Rate | None = None,
+    ) -> None:
+        """The rates are of all that the peer gets."""
+        self.partition = partition
+        self.session = session
+        self.next = first
+        """The sequence to send next."""
+        self.has = first - 1
+        """All up to this sequence the slave has synced."""
+        self.is_queued = False
+        self._arriving = _Sent(arriving or Rate())
+        self._syncing = _Sent(syncing or Rate())
+        self._sent_count = self._sent_bytes = 0
+
+    @property
+    def under_way_bytes(self) -> int:
+        """That the slave has not synced."""
+        return self._syncing.bytes
+
+    @property
+    def window_bytes(self) -> int:
+        """What may be under way; what a long link holds comes to that, or it were never full."""
+        return WINDOW_BYTES + self._syncing.rate.in_flight_bytes
+
+    @property
+    def has_room(self) -> bool:
+        return self.under_way_bytes < self.window_bytes
+
+    def sent(self, *, count: int, size: int, now_ms: int, is_full: bool = True) -> None:
+        """`is_full`: no more may be sent by now."""
+        self.next += count
+        for sent in (self._arriving, self._syncing):
+            sent.add(self.next - 1, size, now_ms, is_full=is_full)
+        self._sent_count += count
+        self._sent_bytes += size
+
+    def unsent_bytes(self, last: int) -> int:
+        """About: what is not sent counts as large as what was."""
+        unsent = max(0, last + 1 - self.next)
+        return unsent * self._sent_bytes // max(1, self._sent_count)
+
+    def lag_bytes(self, last: int) -> int:
+        """About how far the slave is behind."""
+        return self.under_way_bytes + self.unsent_bytes(last)
+
+    def gap(self, last: int) -> Gap:
+        """What is between the slave and its master."""
+        lag_bytes, rate = self.lag_bytes(last), self._syncing.rate
+        return Gap(
+            queued_bytes=max(0, lag_bytes - rate.in_flight_bytes),
+            drain_ms=1_000 * lag_bytes // rate.bytes_per_s,
+        )
+
+    @property
+    def record_bytes(self) -> int:
+        """Of a record that was sent, on average."""
+        return max(1, self._sent_bytes // max(1, self._sent_count))
+
+    def acked(self, sequence: int, *, arrived: int, now_ms: int) -> None:
+        """The slave has synced all up to a sequence, and got all up to another."""
+        self.has = max(self.has, sequence)
+        self._arriving.got(arrived, now_ms)
+        self._syncing.got(sequence, now_ms)
+
+    def lost(self) -> None:
+        """What is under way will not be acked."""
+        for sent in (self._arriving, self._syncing):
+            sent.rate.lost(sent.bytes)
+
+
+class SenderRules:
+    """The feeds of one sender, in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[PartitionId, Feed] = {}
+        self._turns: deque[Feed] = deque()
+        self._arriving, self._syncing = Rate(), Rate()
+
+    @property
+    def flight_bytes(self) -> int:
+        """What may be on the link; it is not known how much of that waits at its beginning."""
+        return max(FLIGHT_BYTES_MIN, self._arriving.bytes_per_s * FLIGHT_MS // 1_000)
+
+    @property
+    def slice_bytes(self) -> int:
+        """What one partition may send before the next has its turn."""
+        return min(SLICE_BYTES, self.flight_bytes // _SLICES)
+
+    @property
+    def _has_room(self) -> bool:
+        return (
+            self._syncing.under_way_bytes < PEER_WINDOW_BYTES
+            and self._arriving.under_way_bytes < self.flight_bytes
+        )
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def begin(self, partition: PartitionId, *, session: int, first: int) -> Feed:
+        """Feed a partition from a sequence on; what was fed before under another session ends."""
+        self.end(partition)
+        feed = self._feeds[partition] = Feed(
+            partition,
+            session=session,
+            first=first,
+            arriving=self._arriving,
+            syncing=self._syncing,
+        )
+        return feed
+
+    def end(self, partition: PartitionId) -> None:
+        feed = self._feeds.pop(partition, None)
+        if feed is not None:
+            feed.lost()
+            if feed.is_queued:
+                self._turns.remove(feed)
+
+    def end_all(self) -> None:
+        self._feeds.clear()
+        self._turns.clear()
+        # The next connection may take another way.
+        self._arriving, self._syncing = Rate(), Rate()
+
+    def sent(self, feed: Feed, *, count: int, size: int, now_ms: int) -> None:
+        is_full = (
+            feed.under_way_bytes + size >= feed.window_bytes
+            or self._arriving.under_way_bytes + size >= self.flight_bytes
+            or self._syncing.under_way_bytes + size >= PEER_WINDOW_BYTES
+        )
+        feed.sent(count=count, size=size, now_ms=now_ms, is_full=is_full)
+
+    def acked(self, feed: Feed, *, sequence: int, arrived: int, now_ms: int) -> None:
+        feed.acked(sequence, arrived=arrived, now_ms=now_ms)
+
+    def needed(self, partition: PartitionId) -> int | None:
+        """The oldest record that may have to be read for a partition's slave, which may have lost
+        what was sent; None without one.
+        """
+        feed = self._feeds.get(partition)
+        return None if feed is None else feed.has + 1
+
+    def feed(self, partition: PartitionId, session: int) -> Feed | None:
+        """The one that is on, if it is of this session."""
+        feed = self._feeds.get(partition)
+        return feed if feed is not None and feed.session == session else None
+
+    def feeding(self, partition: PartitionId) -> Feed | None:
+        """The one that is on, whatever its session."""
+        return self._feeds.get(partition)
+
+    def grown(self, partition: PartitionId, last: int) -> bool:
+        """There is more of a partition; whether a turn of it has come up by that."""
+        feed = self._feeds.get(partition)
+        if feed is None or feed.is_queued or feed.next > last or not feed.has_room:
+            return False
+        feed.is_queued = True
+        self._turns.append(feed)
+        return True
+
+    def next(self) -> Feed | None:
+        """Whose turn it is; it goes to the end of the queue by `grown` where more is left."""
+        if not self._turns or not self._has_room:
+            return None
+        feed = self._turns.popleft()
+        feed.is_queued = False
+        return feed
+
+
+# Sends records to one peer: all partitions that it follows, each in its turn.
+#
+# A turn is one message. Nothing is sent twice: a message that the connection loses ends the feeds,
+# and the slave, which hears that when it acks, offers its position anew.
 
 SLICES_MAX: Final = 4
 """Of one message."""
 
 
-class Sender:
+class RecordSender:
     """What this node, as master, sends to one peer."""
 
     def __init__(
@@ -94,8 +390,8 @@ class Sender:
                 # Between two turns others of this node have theirs.
                 await asyncio.sleep(0)
 
-    async def _turn(self) -> list[Part]:
-        parts: list[Part] = []
+    async def _turn(self) -> list[RecordsPart]:
+        parts: list[RecordsPart] = []
         size, size_max = 0, SLICES_MAX * self._rules.slice_bytes
         while size < size_max:
             feed = self._rules.next()
@@ -107,7 +403,7 @@ class Sender:
                 size += sum(map(len, part.records))
         return parts
 
-    async def _slice(self, feed: Feed) -> Part | None:
+    async def _slice(self, feed: Feed) -> RecordsPart | None:
         """The next records of one partition."""
         partition = feed.partition
         store = self._store_of(partition)
@@ -125,4 +421,4 @@ class Sender:
         size = sum(map(len, records))
         self._rules.sent(feed, count=len(records), size=size, now_ms=self._now_ms())
         self._rules.grown(partition, store.last_sequence)
-        return Part(partition, feed.session, records)
+        return RecordsPart(partition, feed.session, records)

@@ -13,9 +13,9 @@ from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.net import Identity, Method, TypedMethod
 from raftwood.zeppelin.model import Gap, NodeId, PartitionId
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write
+from raftwood.zeppelin.records import BinlogPosition, EpochStart, KeyWrite
+from raftwood.zeppelin.replication.epochs import SyncAnswer, SyncOffer
 from raftwood.zeppelin.replication.progress import Reached
-from raftwood.zeppelin.replication.trysync import Answer, Offer
 
 NODE_ROLE: Final = "zeppelin"
 _ROLES = (NODE_ROLE,)
@@ -32,16 +32,16 @@ class TrySyncRequest(msgspec.Struct, frozen=True, array_like=True):
     partition_epoch: int
     """As the slave knows it: a master that knows less is asked again later."""
     session: int
-    offer: Offer
+    offer: SyncOffer
 
 
 class TrySyncResponse(msgspec.Struct, frozen=True, array_like=True):
     """What the slave has to do."""
 
-    answer: Answer
+    answer: SyncAnswer
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class RecordsPart(msgspec.Struct, frozen=True, array_like=True):
     """Records of one partition, in order."""
 
     partition: PartitionId
@@ -50,14 +50,14 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReceivedPart(msgspec.Struct, frozen=True, array_like=True):
-    """A `Part` as it is decoded."""
+    """A `ShardPart` as it is decoded."""
 
     partition: PartitionId
     session: int
     records: list[bytes]
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class SlaveStanding(msgspec.Struct, frozen=True, array_like=True):
     """How far a slave is with one partition."""
 
     partition: PartitionId
@@ -69,7 +69,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
 class AckRequest(msgspec.Struct, frozen=True, array_like=True):
     """All that a slave has to tell a master now."""
 
-    standings: list[Standing]
+    standings: list[SlaveStanding]
 
 
 class AckResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -85,7 +85,7 @@ class AckResponse(msgspec.Struct, frozen=True, array_like=True):
     not tell it, and its slaves pass over it."""
 
 
-class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
+class RepairKeysRequest(msgspec.Struct, frozen=True, array_like=True):
     """Keys whose present values a slave needs."""
 
     partition: PartitionId
@@ -94,11 +94,11 @@ class RepairRequest(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
 
 
-class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
+class RepairKeysResponse(msgspec.Struct, frozen=True, array_like=True):
     """The values of the first of the keys: as many as are answered at once."""
 
     position: BinlogPosition
-    values: list[Write]
+    values: list[KeyWrite]
 
 
 class CopyRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -137,7 +137,7 @@ TRY_SYNC: Final = TypedMethod(
 RECORDS: Final = Method(141, "kv-records", roles=_ROLES)
 ACK: Final = TypedMethod(142, "kv-ack", request=AckRequest, response=AckResponse, roles=_ROLES)
 REPAIR_KEYS: Final = TypedMethod(
-    143, "kv-repair-keys", request=RepairRequest, response=RepairResponse, roles=_ROLES
+    143, "kv-repair-keys", request=RepairKeysRequest, response=RepairKeysResponse, roles=_ROLES
 )
 FULL_SYNC: Final = Method(144, "kv-full-sync", roles=_ROLES)
 
@@ -147,7 +147,7 @@ _decode_copy_request = msgspec.msgpack.Decoder(CopyRequest).decode
 _decode_copy = msgspec.msgpack.Decoder(CopyChunk | CopyEnd).decode
 
 
-def encode_parts(parts: list[Part]) -> bytes:
+def encode_parts(parts: list[RecordsPart]) -> bytes:
     return _encode(parts)
 
 

@@ -2,10 +2,8 @@
 
 from functools import partial
 
-from raftwood.clogs.ha.actions import Action, Isolate, Recover
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.ha.server_check import ServerCheck
-from raftwood.clogs.model import HaRules, RingConfiguration
+from raftwood.clogs.configuration import HaRules, RingConfiguration
+from raftwood.clogs.health import Action, Health, Isolate, Recover, ServerCheck
 from tests.kits.clogs.health_model.world import run
 from tests.kits.models import Mutant, replaced
 

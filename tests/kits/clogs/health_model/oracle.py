@@ -1,8 +1,7 @@
 """What is promised of servers' health, checked by what goes in and comes out alone."""
 
-from raftwood.clogs.ha.actions import Action, Isolate, Ping
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.model import RingConfiguration
+from raftwood.clogs.configuration import RingConfiguration
+from raftwood.clogs.health import Action, Health, Isolate, Ping
 from tests.kits.models import Violation
 
 _TINY_S = 1e-6

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from raftwood.clogs.ha.actions import Action, Ping
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.model import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.configuration import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.health import Action, Health, Ping
 from tests.kits.clogs.health_model.oracle import Oracle
 
 NAMES = [f"s{number}" for number in range(14)]

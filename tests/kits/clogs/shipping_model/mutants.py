@@ -4,15 +4,14 @@ import heapq
 from collections.abc import Iterable
 from functools import partial
 
-from raftwood.clogs.client.entries import Entry, Lane
-from raftwood.clogs.client.shipping_rules import Send, ShippingRules
-from raftwood.clogs.receiver.ordering import Ordering
+from raftwood.clogs.client.shipping_rules import FileLane, QueuedBatch, ShipBatch, ShippingRules
+from raftwood.clogs.receiver import Ordering
 from tests.kits.clogs.shipping_model.world import run
 from tests.kits.models import Mutant, replaced
 
 
 def _failed_and_asks_anew(
-    rules: ShippingRules, lane: Lane, entry: Entry | None, attempt: int, *, now: float
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch | None, attempt: int, *, now: float
 ) -> None:
     if entry in lane.in_flight and attempt == lane.attempt:
         for each in lane.queue:
@@ -25,13 +24,13 @@ _failed = ShippingRules.failed
 
 
 def _moved_and_stays(
-    rules: ShippingRules, lane: Lane, entry: Entry, attempt: int, *, now: float
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float
 ) -> None:
     _failed(rules, lane, entry, attempt, now=now)
 
 
 def _moved_alone(
-    rules: ShippingRules, lane: Lane, entry: Entry, attempt: int, *, now: float
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float
 ) -> None:
     ended = entry.place
     _moved(rules, lane, entry, attempt, now=now)
@@ -43,8 +42,8 @@ _moved = ShippingRules.moved
 
 
 def _acked_and_counted_on(
-    rules: ShippingRules, lane: Lane, entry: Entry, place: str
-) -> list[Entry]:
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, place: str
+) -> list[QueuedBatch]:
     under_way = dict(rules._in_flight)
     over = _acked(rules, lane, entry, place)
     if over:
@@ -55,13 +54,15 @@ def _acked_and_counted_on(
 _acked = ShippingRules.acked
 
 
-def _acked_if_in_time(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> list[Entry]:
+def _acked_if_in_time(
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, place: str
+) -> list[QueuedBatch]:
     return _acked(rules, lane, entry, place) if lane.is_under_way else []
 
 
 def _acked_and_all_go_there(
-    rules: ShippingRules, lane: Lane, entry: Entry, place: str
-) -> list[Entry]:
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, place: str
+) -> list[QueuedBatch]:
     over = _acked(rules, lane, entry, place)
     if over:
         for each in lane.queue:
@@ -69,7 +70,9 @@ def _acked_and_all_go_there(
     return over
 
 
-def _acked_in_any_order(rules: ShippingRules, lane: Lane, entry: Entry, place: str) -> list[Entry]:
+def _acked_in_any_order(
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, place: str
+) -> list[QueuedBatch]:
     if entry in lane.in_flight and lane.queue[0] is not entry:
         rules._take_back(lane, lane.in_flight[0])
         lane.queue.remove(entry)
@@ -77,7 +80,7 @@ def _acked_in_any_order(rules: ShippingRules, lane: Lane, entry: Entry, place: s
     return _acked(rules, lane, entry, place)
 
 
-def _dropped_though_sent(rules: ShippingRules, entry: Entry) -> None:
+def _dropped_though_sent(rules: ShippingRules, entry: QueuedBatch) -> None:
     entry.was_sent = False
     _dropped(rules, entry)
 
@@ -85,13 +88,13 @@ def _dropped_though_sent(rules: ShippingRules, entry: Entry) -> None:
 _dropped = ShippingRules.dropped
 
 
-def _offered_while_under_way(rules: ShippingRules, lane: Lane) -> None:
+def _offered_while_under_way(rules: ShippingRules, lane: FileLane) -> None:
     if lane.queue and not (lane.held_at or lane.retry_at):
         lane.is_asking = False
         rules._ready[lane] = None
 
 
-def _follows_anywhere(rules: ShippingRules, lane: Lane, entry: Entry) -> bool:
+def _follows_anywhere(rules: ShippingRules, lane: FileLane, entry: QueuedBatch) -> bool:
     place, entry.place = entry.place, lane.in_flight[-1].place
     may = _may_follow(rules, lane, entry)
     if not may:
@@ -106,7 +109,9 @@ def _told_more(rules: ShippingRules, server: str, window: int) -> None:
     rules._windows[server] = 2 * window + 1
 
 
-def _refused_alone(rules: ShippingRules, lane: Lane, entry: Entry, attempt: int) -> list[Entry]:
+def _refused_alone(
+    rules: ShippingRules, lane: FileLane, entry: QueuedBatch, attempt: int
+) -> list[QueuedBatch]:
     is_keepable, entry.is_keepable = entry.is_keepable, True
     over = _refused(rules, lane, entry, attempt)
     entry.is_keepable = is_keepable
@@ -134,18 +139,18 @@ def _late_answers_count(rules: ShippingRules, live: Iterable[str]) -> None:
 _servers_changed = ShippingRules.servers_changed
 
 
-def _try_at_once(rules: ShippingRules, lane: Lane, now: float) -> None:
+def _try_at_once(rules: ShippingRules, lane: FileLane, now: float) -> None:
     rules._turn += 1
     lane.failures += 1
     lane.retry_at = now
     heapq.heappush(rules._waiting, (now, rules._turn, lane))
 
 
-def _never_try_again(rules: ShippingRules, lane: Lane, now: float) -> None:
+def _never_try_again(rules: ShippingRules, lane: FileLane, now: float) -> None:
     lane.retry_at = now + rules._limits.retry_delay_s(lane.name, 1)
 
 
-def _always_as_short(rules: ShippingRules, lane: Lane, now: float) -> None:
+def _always_as_short(rules: ShippingRules, lane: FileLane, now: float) -> None:
     lane.failures = 0
     _try_later(rules, lane, now)
 
@@ -153,7 +158,7 @@ def _always_as_short(rules: ShippingRules, lane: Lane, now: float) -> None:
 _try_later = ShippingRules._try_later
 
 
-def _leave_without_a_word(rules: ShippingRules, lane: Lane) -> None:
+def _leave_without_a_word(rules: ShippingRules, lane: FileLane) -> None:
     _leave(rules, lane)
     rules._freed.clear()
 
@@ -161,12 +166,12 @@ def _leave_without_a_word(rules: ShippingRules, lane: Lane) -> None:
 _leave = ShippingRules._leave
 
 
-def _reset_but_held(_: ShippingRules, lane: Lane) -> None:
+def _reset_but_held(_: ShippingRules, lane: FileLane) -> None:
     lane.retry_at = 0.0
     lane.failures = 0
 
 
-def _not_sent_is_sent(rules: ShippingRules, action: Send, *, now: float) -> None:
+def _not_sent_is_sent(rules: ShippingRules, action: ShipBatch, *, now: float) -> None:
     _failed(rules, action.lane, action.entry, action.attempt, now=now)
 
 

@@ -2,11 +2,11 @@
 
 from collections import Counter, deque
 
-from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.shipping_rules import (
     Action,
-    Locate,
-    Send,
+    LocateFile,
+    QueuedBatch,
+    ShipBatch,
     ShippingLimits,
     ShippingRules,
 )
@@ -20,29 +20,29 @@ class File:
     def __init__(self, name: str) -> None:
         self.name = name
         self.storage = Storage()
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[QueuedBatch] = deque()
         self.given = 0
         self.place = ""
         """Where its next new batch goes."""
-        self.places: dict[Entry, str] = {}
+        self.places: dict[QueuedBatch, str] = {}
         """Where batches that were sent may be stored."""
         self.attempt = 0
         self.is_asking = False
-        self.in_flight: list[Entry] = []
+        self.in_flight: list[QueuedBatch] = []
         self.server = ""
         self.failures = 0
         self.retry_at = 0.0
-        self.sent: set[Entry] = set()
-        self.acked: set[Entry] = set()
+        self.sent: set[QueuedBatch] = set()
+        self.acked: set[QueuedBatch] = set()
         """Out of their turn."""
 
-    def first(self) -> Entry | None:
+    def first(self) -> QueuedBatch | None:
         while self.waiting and self.waiting[0].is_dropped:
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
 
 
-def sequence_of(entry: Entry) -> int:
+def sequence_of(entry: QueuedBatch) -> int:
     """Where the model notes it."""
     return entry.spool_index
 
@@ -70,7 +70,7 @@ class Oracle:
             raise Violation(f"{file.name}: there is nothing to do, but {action} is done")
         if file.is_asking:
             raise Violation(f"{file.name}: something is done while it asks")
-        if isinstance(action, Send) and action.follows:
+        if isinstance(action, ShipBatch) and action.follows:
             self._follows(action, file)
             return
         if file.in_flight:
@@ -82,11 +82,11 @@ class Oracle:
         file.attempt = action.attempt
         file.server = server = self.route[file.name]
         self._goes(server)
-        if isinstance(action, Send):
+        if isinstance(action, ShipBatch):
             self._sent(action, file, entry)
             return
         file.is_asking = True
-        if isinstance(action, Locate):
+        if isinstance(action, LocateFile):
             if action.server != server or file.place or entry in file.places:
                 raise Violation(f"{file.name}: its place is asked for anew, or elsewhere")
         elif action.entry is not entry or entry.batch is not None:
@@ -97,7 +97,7 @@ class Oracle:
         if self.in_flight[server] > self.limits.in_flight_max:
             raise Violation(f"{server}: too many are under way")
 
-    def _follows(self, action: Send, file: File) -> None:
+    def _follows(self, action: ShipBatch, file: File) -> None:
         self._goes(file.server)
         before = file.in_flight[-1]
         window = min(self.limits.file_in_flight_max, self.decided.get(file.server, 1))
@@ -112,7 +112,7 @@ class Oracle:
             raise Violation(f"{file.name}: a resumed batch follows another one")
         self._sent(action, file, file.waiting[at])
 
-    def _sent(self, action: Send, file: File, entry: Entry) -> None:
+    def _sent(self, action: ShipBatch, file: File, entry: QueuedBatch) -> None:
         if action.entry is not entry or action.batch is not entry.batch:
             raise Violation(f"{file.name}: another batch is sent than the next one")
         if action.server != file.server:
@@ -137,7 +137,7 @@ class Oracle:
         self.in_flight[file.server] -= 1
         return True
 
-    def taken_back(self, file: File, entry: Entry, attempt: int) -> bool:
+    def taken_back(self, file: File, entry: QueuedBatch, attempt: int) -> bool:
         """Whether a batch of this attempt is under way; if so, it is not any more, nor are those
         behind it.
         """
@@ -148,7 +148,7 @@ class Oracle:
         del file.in_flight[at:]
         return True
 
-    def failed(self, file: File, entry: Entry | None, attempt: int, now: float) -> bool:
+    def failed(self, file: File, entry: QueuedBatch | None, attempt: int, now: float) -> bool:
         if entry is None:
             is_news = self.answered(file, attempt)
         else:
@@ -163,7 +163,7 @@ class Oracle:
             file.failures += 1
             file.retry_at = now + self.limits.retry_delay_s(file.name, file.failures)
 
-    def moved(self, file: File, entry: Entry, attempt: int, now: float) -> bool:
+    def moved(self, file: File, entry: QueuedBatch, attempt: int, now: float) -> bool:
         """The batch is not at the place that was named, nor are those behind it."""
         if not self.taken_back(file, entry, attempt):
             return False
@@ -177,7 +177,7 @@ class Oracle:
         self.wait(file, now)
         return True
 
-    def acked(self, file: File, entry: Entry, place: str) -> list[Entry]:
+    def acked(self, file: File, entry: QueuedBatch, place: str) -> list[QueuedBatch]:
         """Those that are over by that."""
         if entry not in file.waiting or entry in file.acked:
             return []
@@ -196,7 +196,7 @@ class Oracle:
             file.place = place
         return over
 
-    def finished(self, file: File, entry: Entry) -> None:
+    def finished(self, file: File, entry: QueuedBatch) -> None:
         """The batch is over."""
         file.waiting.remove(entry)
         file.sent.discard(entry)

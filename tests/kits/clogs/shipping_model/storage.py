@@ -1,7 +1,6 @@
 """Where a file's batches are stored: places that end, one after the other."""
 
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.client.shipping_rules import Send
+from raftwood.clogs.client.shipping_rules import QueuedBatch, ShipBatch
 from tests.kits.models import Violation
 
 ACK, MOVED, BUSY, REFUSED, OUT_OF_ORDER = range(5)
@@ -17,7 +16,7 @@ class Storage:
         """Each batch's place, by its sequence."""
         self.last = 0
 
-    def take(self, action: Send) -> tuple[int, str]:
+    def take(self, action: ShipBatch) -> tuple[int, str]:
         """A batch arrives; what it is answered with."""
         sequence = action.batch.sequence
         known = self.stored.get(sequence)
@@ -35,7 +34,7 @@ class Storage:
         self._store(sequence, action.entry)
         return ACK, str(self.place)
 
-    def _store(self, sequence: int, entry: Entry) -> None:
+    def _store(self, sequence: int, entry: QueuedBatch) -> None:
         if entry.is_dropped:
             raise Violation(f"{entry.name}: batch {sequence} was dropped, and is stored")
         if sequence <= self.last:

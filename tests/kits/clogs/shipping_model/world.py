@@ -6,12 +6,18 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvariantViolated
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.client.shipping_rules import Load, Locate, Send, ShippingLimits, ShippingRules
-from raftwood.clogs.receiver.ordering import Ordering
+from raftwood.clogs.client.shipping_rules import (
+    LoadBatch,
+    LocateFile,
+    QueuedBatch,
+    ShipBatch,
+    ShippingLimits,
+    ShippingRules,
+)
+from raftwood.clogs.frames import LineBatch
+from raftwood.clogs.receiver import Ordering
 from tests.kits.clogs.shipping_model.oracle import File, Oracle, sequence_of
 from tests.kits.clogs.shipping_model.storage import ACK, BUSY, MOVED, OUT_OF_ORDER, REFUSED
 from tests.kits.models import Violation
@@ -162,12 +168,12 @@ class World:
         if what != self.arrive or self.random() < 0.2:
             return at
         action = about[0]
-        assert isinstance(action, Send)
+        assert isinstance(action, ShipBatch)
         sequences = {
             other[0].batch.sequence: number
             for number, (kind, other) in enumerate(self.coming)
             if kind == self.arrive
-            and isinstance(other[0], Send)
+            and isinstance(other[0], ShipBatch)
             and (other[0].lane, other[0].attempt) == (action.lane, action.attempt)
         }
         return sequences[min(sequences)]
@@ -181,7 +187,7 @@ class World:
 
     def add(self, file: File, sequence: int, *, is_resumed: bool) -> None:
         is_kept = file.name in self.kept
-        entry = Entry(_batch(file, sequence, is_resumed), _ignore, is_keepable=not is_kept)
+        entry = QueuedBatch(_batch(file, sequence, is_resumed), _ignore, is_keepable=not is_kept)
         # From these the batch is made again when it is read back.
         entry.spool_index = sequence
         entry.spool_group = int(is_resumed)
@@ -201,17 +207,17 @@ class World:
         self.oracle.decided = dict(self.oracle.windows)
         for action in actions:
             self.events += 1
-            if isinstance(action, Send) and not self.rules.is_wanted(action):
+            if isinstance(action, ShipBatch) and not self.rules.is_wanted(action):
                 # The one before it could not be sent.
                 self.rules.not_sent(action, now=now)
                 continue
             file = self.oracle.files[action.lane.name]
-            was_at = file.places.get(action.entry, "") if isinstance(action, Send) else ""
+            was_at = file.places.get(action.entry, "") if isinstance(action, ShipBatch) else ""
             self.oracle.acted(action, now)
-            if isinstance(action, Send):
+            if isinstance(action, ShipBatch):
                 self.repeated += action.is_repeat
                 self.send(action, was_at)
-            elif isinstance(action, Locate):
+            elif isinstance(action, LocateFile):
                 self.coming.append((self.locate, (action,)))
             else:
                 self.coming.append((self.load, (action,)))
@@ -219,7 +225,7 @@ class World:
             # What could not be sent has made room for others.
             self.act()
 
-    def send(self, action: Send, was_at: str) -> None:
+    def send(self, action: ShipBatch, was_at: str) -> None:
         profile, coming = self.profile, self.coming
         if self.random() < profile.unsendable:
             file = self.oracle.files[action.lane.name]
@@ -239,7 +245,7 @@ class World:
 
     # What arrives
 
-    def arrive(self, action: Send) -> None:
+    def arrive(self, action: ShipBatch) -> None:
         profile = self.profile
         chance = self.random()
         file = self.oracle.files[action.lane.name]
@@ -255,7 +261,7 @@ class World:
             if self.random() < profile.doubled:
                 self.coming.append((self.answered, (action, file, answer, place)))
 
-    def take(self, file: File, action: Send) -> tuple[int, str]:
+    def take(self, file: File, action: ShipBatch) -> tuple[int, str]:
         """What a server does with a batch."""
         order = self.orders[action.server]
         message = action.batch.message(system=0, place=action.place, follows=action.follows)
@@ -269,7 +275,7 @@ class World:
             order.stored(file.name, message)
         return answer, place
 
-    def answered(self, action: Send, file: File, answer: int, place: str) -> None:
+    def answered(self, action: ShipBatch, file: File, answer: int, place: str) -> None:
         lane, entry, attempt, now = action.lane, action.entry, action.attempt, self.now
         if answer == ACK:
             self.tell(action.server)
@@ -296,7 +302,7 @@ class World:
         self.oracle.windows[server] = self.windows[server]
         self.rules.told(server, self.windows[server])
 
-    def refuse(self, action: Send, file: File) -> None:
+    def refuse(self, action: ShipBatch, file: File) -> None:
         entry, over = action.entry, []
         if self.oracle.taken_back(file, entry, action.attempt):
             waiting = [each for each in file.waiting if not each.is_dropped]
@@ -311,12 +317,12 @@ class World:
             self.oracle.over -= 1
             self.add(file, sequence_of(each), is_resumed=bool(each.spool_group))
 
-    def give_up(self, action: Send) -> None:
+    def give_up(self, action: ShipBatch) -> None:
         file = self.oracle.files[action.lane.name]
         self.oracle.failed(file, action.entry, action.attempt, self.now)
         self.rules.failed(action.lane, action.entry, action.attempt, now=self.now)
 
-    def locate(self, action: Locate) -> None:
+    def locate(self, action: LocateFile) -> None:
         file = self.oracle.files[action.lane.name]
         if self.random() < self.profile.lost + self.profile.busy:
             self.oracle.failed(file, None, action.attempt, self.now)
@@ -330,7 +336,7 @@ class World:
             file.place = place
         self.rules.located(action.lane, action.attempt, place)
 
-    def load(self, action: Load) -> None:
+    def load(self, action: LoadBatch) -> None:
         entry, file = action.entry, self.oracle.files[action.lane.name]
         if self.random() < self.profile.busy:
             self.oracle.failed(file, None, action.attempt, self.now)
@@ -364,7 +370,7 @@ class World:
             if not entry.is_dropped and self.profile.spooled and entry.is_keepable:
                 entry.batch = None
 
-    def drop(self, file: File, entry: Entry) -> None:
+    def drop(self, file: File, entry: QueuedBatch) -> None:
         if entry.is_dropped:
             return
         if entry in file.sent:

@@ -9,20 +9,21 @@ from msgspec.structs import replace
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client import spool as spool_module
 from raftwood.clogs.client.backlog import Backlog
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.client.sending import Sending
-from raftwood.clogs.client.shipping_rules import Send, ShippingRules
+from raftwood.clogs.client.shipper import BatchShipper
+from raftwood.clogs.client.shipping_rules import QueuedBatch, ShipBatch, ShippingRules
 from raftwood.clogs.client.spool import Spool
-from raftwood.clogs.frames import Message, MessageType, decode_message, encode_message
-from raftwood.clogs.ha.actions import Action
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.ha.server_check import ServerCheck
-from raftwood.clogs.model import RingConfiguration
-from raftwood.clogs.receiver.ordering import Ordering
-from raftwood.clogs.receiver.receiver import Receiver
+from raftwood.clogs.configuration import RingConfiguration
+from raftwood.clogs.frames import (
+    ClogsMessage,
+    LineBatch,
+    MessageType,
+    decode_message,
+    encode_message,
+)
+from raftwood.clogs.health import Action, Health, ServerCheck
+from raftwood.clogs.receiver import Ordering, Receiver
 from raftwood.net import Call, Payload
 from tests.kits.clogs.simulation.notebook import Harm
 from tests.kits.clogs.simulation.world import Plan, run_clogs
@@ -41,8 +42,8 @@ _store = Receiver._store
 _take_pong = ServerCheck.take_pong
 _checked = Health._checked
 _configure = Health.configure
-_send = Sending._send
-_failed = Sending._failed
+_send = BatchShipper._send
+_failed = BatchShipper._failed
 _load = Spool.load
 _servers_changed = ShippingRules.servers_changed
 _storing: set["asyncio.Task[str]"] = set()
@@ -56,7 +57,7 @@ async def _store_later(receiver: Receiver, call: Call, payload: Payload) -> list
     task = asyncio.get_running_loop().create_task(receiver._sink.store(call.peer.node_id, kept))
     _storing.add(task)
     task.add_done_callback(_stored)
-    answer = Message(type=MessageType.ACK, sequence=message.sequence, place=message.place)
+    answer = ClogsMessage(type=MessageType.ACK, sequence=message.sequence, place=message.place)
     return encode_message(answer)
 
 
@@ -85,20 +86,20 @@ def _configure_anew(health: Health, configuration: RingConfiguration, now: float
     return _configure(health, configuration, now)
 
 
-def _send_under_another_sequence(sending: Sending, action: Send, now: float) -> None:
+def _send_under_another_sequence(sending: BatchShipper, action: ShipBatch, now: float) -> None:
     if action.is_repeat:
         batch = replace(action.batch, sequence=action.batch.sequence + 500)
         action = replace(action, batch=batch)
     _send(sending, action, now)
 
 
-def _send_and_truncate(sending: Sending, action: Send, now: float) -> None:
+def _send_and_truncate(sending: BatchShipper, action: ShipBatch, now: float) -> None:
     _send(sending, action, now)
     if action.entry.spool is not None:
         action.entry.spool.forget(action.entry)
 
 
-async def _load_as_new(spool: Spool, entry: Entry) -> LineBatch:
+async def _load_as_new(spool: Spool, entry: QueuedBatch) -> LineBatch:
     return replace(await _load(spool, entry), is_resumed=False)
 
 
@@ -118,15 +119,15 @@ def _count_nothing(*_: Any) -> None:
     return
 
 
-def _failed_and_passed_by(sending: Sending, action: Any, error: RaftwoodError) -> None:
+def _failed_and_passed_by(sending: BatchShipper, action: Any, error: RaftwoodError) -> None:
     """What fails is taken for stored by the next batch's turn, and is tried again behind it."""
     _failed(sending, action, error)
     lane = action.lane
-    if isinstance(action, Send) and len(lane.queue) > 1 and lane.queue[0] is action.entry:
+    if isinstance(action, ShipBatch) and len(lane.queue) > 1 and lane.queue[0] is action.entry:
         lane.queue.rotate(-1)
 
 
-async def _store_at_once(_: Ordering, __: str, ___: Message, store: Callable[[], Any]) -> str:
+async def _store_at_once(_: Ordering, __: str, ___: ClogsMessage, store: Callable[[], Any]) -> str:
     place: str = await store()
     return place
 
@@ -149,10 +150,10 @@ MUTANTS = {
         _with_one_isolated, replaced(Health, configure=_configure_anew), harm=Harm.FORGOTTEN
     ),
     "sends again under another sequence": Mutant(
-        _in_storms, replaced(Sending, _send=_send_under_another_sequence), harm=Harm.TWICE
+        _in_storms, replaced(BatchShipper, _send=_send_under_another_sequence), harm=Harm.TWICE
     ),
     "truncates the spool before the ack": Mutant(
-        _in_storms, replaced(Sending, _send=_send_and_truncate), first=1, harm=Harm.LOST
+        _in_storms, replaced(BatchShipper, _send=_send_and_truncate), first=1, harm=Harm.LOST
     ),
     "does not say that a batch is resumed": Mutant(
         _in_storms, replaced(Spool, load=_load_as_new), first=1, harm=Harm.TWICE
@@ -180,6 +181,6 @@ MUTANTS = {
         harm=Harm.DROPPED,
     ),
     "goes on before the ack": Mutant(
-        _in_storms, replaced(Sending, _failed=_failed_and_passed_by), first=8, harm=Harm.ORDER
+        _in_storms, replaced(BatchShipper, _failed=_failed_and_passed_by), first=8, harm=Harm.ORDER
     ),
 }

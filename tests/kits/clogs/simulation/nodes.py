@@ -9,7 +9,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded, RaftwoodError
 from raftwood.base.metrics import Metrics
 from raftwood.clogs.client.shipper import AsyncShipper
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
 from raftwood.net import Identity, Secret
 from tests.kits.clogs.ring import KEY, SECRET, settings_of
 from tests.kits.clogs.simulation.notebook import Life

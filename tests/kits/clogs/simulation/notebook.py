@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.clogs.client.counters import Counters
 from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.status import Counters
 from raftwood.clogs.errors import LinesDropped
 from tests.kits.models import Violation
 

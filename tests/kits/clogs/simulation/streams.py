@@ -6,16 +6,16 @@ not. What the gateways' logs promise is simulated elsewhere, in `tests/simulatio
 
 import asyncio
 
-from raftwood.app.clogs_sink import Routes, StreamSink
 from raftwood.base.metrics import Metrics
-from raftwood.clogs.client.links import Access
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
-from raftwood.clogs.settings import parsed_routes
+from raftwood.clogs.client.server_pool import ShipperCredentials
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.receiver_settings import parsed_routes
 from raftwood.disk.segment_log import LogSettings
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.net import Secret
-from raftwood.simulation import FaultInjector, Simulation, SwarmProfile
-from raftwood.simulation.runner import Report
+from raftwood.server.receiver import Routes, StreamSink
+from raftwood.testing import FaultInjector, Simulation, SwarmProfile
+from raftwood.testing.runner import SimulationReport
 from tests.kits.clogs.ring import SECRET
 from tests.kits.clogs.simulation.notebook import check_stored
 from tests.kits.clogs.simulation.weather import PORT, Rings
@@ -23,8 +23,8 @@ from tests.kits.clogs.simulation.world import Plan, World
 from tests.kits.loghub.memory_logs import MemoryLogs
 from tests.kits.loghub.streams import GatewayKit
 from tests.kits.models import run_scenario
-from tests.unit.app.test_clogs_sink import SETTINGS
-from tests.unit.app.test_clogs_sink_storm import change_shards, values
+from tests.unit.server.test_clogs_sink import SETTINGS
+from tests.unit.server.test_clogs_sink_storm import change_shards, values
 
 _OUTSIDE = "outside"
 _FAULTS = ("kill", "power_loss", "partition", "one_way_cut", "pause", "reset", "stall")
@@ -42,7 +42,7 @@ class StreamWorld(World):
         await gateways[0].catalog.create_logstore("p", "s", shard_count=1)
         key = (await kit.admin()).id
         await gateways[1].access.find(key)
-        self.access = Access(key_id=key, secret=Secret(SECRET))
+        self.access = ShipperCredentials(key_id=key, secret=Secret(SECRET))
         receivers = []
         for number, gateway in enumerate(gateways):
             receiver = Receiver(
@@ -82,7 +82,7 @@ class StreamWorld(World):
         return len(lines), len((await gateway.catalog.logstore("p", "s")).shards)
 
 
-def run_streams(seed: int) -> Report[tuple[int, int]]:
+def run_streams(seed: int) -> SimulationReport[tuple[int, int]]:
     async def scenario(simulation: Simulation) -> tuple[int, int]:
         environment = simulation.environment
         store = await FileMetaStore.open(environment, "/data/meta", settings=_SMALL)

@@ -7,10 +7,16 @@ from functools import partial
 import msgspec
 
 from raftwood.base.errors import Unavailable
-from raftwood.clogs.configuration.source import FollowingSource
-from raftwood.clogs.configuration.text import accepted, encode_configuration, text_digest
-from raftwood.clogs.frames import Message
-from raftwood.clogs.model import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.configuration import (
+    HaRules,
+    LogServer,
+    RingConfiguration,
+    accepted,
+    encode_configuration,
+    text_digest,
+)
+from raftwood.clogs.configuration_sources import FollowingSource
+from raftwood.clogs.frames import ClogsMessage
 from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
 
 PORT = 7290
@@ -40,7 +46,7 @@ class WeatheredSink(MemorySink):
         await self._hinder()
         return await super().locate(key, name)
 
-    async def store(self, key: str, message: Message) -> str:
+    async def store(self, key: str, message: ClogsMessage) -> str:
         await self._hinder()
         place = await super().store(key, message)
         await self._delay()

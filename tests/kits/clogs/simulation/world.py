@@ -11,8 +11,8 @@ from functools import partial
 
 import msgspec
 
-from raftwood.simulation import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
-from raftwood.simulation.runner import Machine, Report
+from raftwood.testing import DISK_ERRORS, FAULTS, FaultInjector, Simulation, SwarmProfile
+from raftwood.testing.runner import Machine, SimulationReport
 from tests.kits.clogs.memory_sink import MemoryStorage
 from tests.kits.clogs.ring import ACCESS
 from tests.kits.clogs.simulation.nodes import Application, receive, ship
@@ -271,7 +271,9 @@ async def run_world(world: World) -> Outcome:
     return world.check(faults, faults_s)
 
 
-def run_clogs(seed: int, plan: Plan | None = None, *, twice: bool = False) -> Report[Outcome]:
+def run_clogs(
+    seed: int, plan: Plan | None = None, *, twice: bool = False
+) -> SimulationReport[Outcome]:
     """All promises hold, or it raises; with `twice`, both runs are the same."""
     chosen = plan or choose_plan(seed)
 

@@ -1,7 +1,7 @@
 """The lines of a batch, read back from what is sent."""
 
-from raftwood.clogs.batches import LineBatch
-from raftwood.loghub.compression import decompress
+from raftwood.clogs.frames import LineBatch
+from raftwood.loghub.batches import decompress
 from raftwood.loghub.log_groups import decode_log_group
 
 

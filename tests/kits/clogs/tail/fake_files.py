@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from raftwood.clogs.tail.model import HEAD_BYTES, Found, Identity, Look
-from raftwood.clogs.tail.seams import Handle, Opened
+from raftwood.clogs.tail.checkpoints import HEAD_BYTES, FileIdentity, FileLook, FoundFile
+from raftwood.clogs.tail.seams import Handle, OpenedFile
 from raftwood.clogs.tail.watch import EventKind, WatchEvent
 
 Result = TypeVar("Result")
@@ -137,7 +137,7 @@ class FakeFiles:
         self._handles: dict[Handle, tuple[str, FakeInode]] = {}
         self._next = 1
 
-    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[Found]:
+    async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
         await asyncio.sleep(self.delay_s)
         return [
             self._found(path, is_matched=True)
@@ -146,7 +146,7 @@ class FakeFiles:
             and not any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in exclude)
         ]
 
-    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[Found]:
+    async def find(self, wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
         await asyncio.sleep(self.delay_s)
         return [
             self._found(path, is_matched=False)
@@ -154,14 +154,14 @@ class FakeFiles:
             if (path.rpartition("/")[0], inode.number) in wanted
         ]
 
-    async def visit(self, paths: Sequence[str]) -> list[Found | None]:
+    async def visit(self, paths: Sequence[str]) -> list[FoundFile | None]:
         await asyncio.sleep(self.delay_s)
         return [
             self._found(path, is_matched=True) if path in self.disk.names else None
             for path in paths
         ]
 
-    async def open(self, path: str) -> Opened:
+    async def open(self, path: str) -> OpenedFile:
         await asyncio.sleep(self.delay_s)
         self._check(path)
         inode = self.disk.names.get(path)
@@ -172,16 +172,16 @@ class FakeFiles:
         self._next += 1
         self._handles[handle] = (path, inode)
         self.opened_most = max(self.opened_most, len(self._handles))
-        return Opened(handle, path.rpartition("/")[0], self._look(inode, head=True))
+        return OpenedFile(handle, path.rpartition("/")[0], self._look(inode, head=True))
 
-    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, Look]:
+    async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
         path, inode = self._handles[handle]
         self._check(path)
         data = bytes(inode.data[offset : offset + length])
         await asyncio.sleep(self.delay_s)
         return data, self._look(inode, head=True)
 
-    async def look(self, handles: Sequence[Handle]) -> list[Look | None]:
+    async def look(self, handles: Sequence[Handle]) -> list[FileLook | None]:
         await asyncio.sleep(self.delay_s)
         return [
             self._look(self._handles[handle][1]) if handle in self._handles else None
@@ -210,12 +210,12 @@ class FakeFiles:
         if path in self.errors:
             raise OSError(self.errors[path], "injected", path)
 
-    def _found(self, path: str, *, is_matched: bool) -> Found:
+    def _found(self, path: str, *, is_matched: bool) -> FoundFile:
         inode = self.disk.names[path]
-        identity = Identity(self.disk.device, inode.number)
-        return Found(path, identity, len(inode.data), inode.mtime_ns, is_matched)
+        identity = FileIdentity(self.disk.device, inode.number)
+        return FoundFile(path, identity, len(inode.data), inode.mtime_ns, is_matched)
 
-    def _look(self, inode: FakeInode, *, head: bool = False) -> Look:
-        identity = Identity(self.disk.device, inode.number)
+    def _look(self, inode: FakeInode, *, head: bool = False) -> FileLook:
+        identity = FileIdentity(self.disk.device, inode.number)
         first = bytes(inode.data[:HEAD_BYTES]) if head else b""
-        return Look(identity, len(inode.data), inode.mtime_ns, inode.links, first)
+        return FileLook(identity, len(inode.data), inode.mtime_ns, inode.links, first)

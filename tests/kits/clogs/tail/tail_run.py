@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.clogs.batches import LineBatch
+from raftwood.clogs.frames import LineBatch
 from raftwood.clogs.tail.files import MachineFiles
 from raftwood.clogs.tail.inotify import FolderWatch
-from raftwood.clogs.tail.seams import Masking
+from raftwood.clogs.tail.seams import LineMasking
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
 from raftwood.disk.real_environment import real_environment
@@ -75,7 +75,7 @@ class Folder:
             file.write(data)
 
     @asynccontextmanager
-    async def tailing(self, masking: Masking | None = None) -> AsyncIterator[Tailer]:
+    async def tailing(self, masking: LineMasking | None = None) -> AsyncIterator[Tailer]:
         tailer = await self.start(masking)
         try:
             yield tailer
@@ -84,7 +84,7 @@ class Folder:
         for name, count in self._expected.items():
             assert len(self.taker.lines[name]) == count, f"more came of {name}"
 
-    async def start(self, masking: Masking | None = None) -> Tailer:
+    async def start(self, masking: LineMasking | None = None) -> Tailer:
         files = MachineFiles()
         return await Tailer.start(
             self.environment,

@@ -10,12 +10,12 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
-from raftwood.clogs.batches import LineBatch
-from raftwood.clogs.tail.seams import Delivering
+from raftwood.clogs.frames import LineBatch
+from raftwood.clogs.tail.seams import BatchDeliverer
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
-from raftwood.simulation import Simulation, simulate
-from raftwood.simulation.disk import SLOW_DISK, DiskProfile
+from raftwood.testing import Simulation, simulate
+from raftwood.testing.disk import SLOW_DISK, DiskProfile
 from tests.kits.clogs.tail.batch_lines import lines_of
 from tests.kits.clogs.tail.fake_files import FakeDisk, FakeFiles, FakeInode, FakeWatch
 
@@ -218,7 +218,7 @@ class TailWorld:
         self.disk = FakeDisk()
         slow_s = self.random.choice((0.001, 0.02))
         self.log = OnceLog(self.random, failing=0.1, slow_s=slow_s)
-        self.delivering: Delivering = self.log
+        self.delivering: BatchDeliverer = self.log
         self.writer = Writer(self.random, self.disk, self.log, ["a.log", "b.log"])
         # Where syncs take longer than the log does, what is sent too early is stored too early.
         disk = self.random.choice((SLOW_DISK, DiskProfile()))

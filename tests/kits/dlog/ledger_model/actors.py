@@ -5,18 +5,24 @@ from typing import TYPE_CHECKING, Any
 
 from raftwood.base.errors import Conflict, RaftwoodError
 from raftwood.dlog.errors import BadDigest, Fenced, NoSuchEntry
-from raftwood.dlog.ledgers.digests import ANY_ENTRY, Unpacked
-from raftwood.dlog.ledgers.model import BookieId, LedgerMetadata
-from raftwood.dlog.ledgers.rules.changes import (
+from raftwood.dlog.ledgers.digests import ANY_ENTRY, UnpackedEntry
+from raftwood.dlog.ledgers.metadata import (
+    BookieId,
+    LedgerMetadata,
     closed_by_recovery,
     closed_by_writer,
     marked,
     with_ensemble,
     with_segment,
 )
-from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
-from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding, Found
-from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from raftwood.dlog.ledgers.rules import (
+    FenceRound,
+    PendingAdd,
+    PublishedWriteRules,
+    RecoveredEntry,
+    RecoveryRound,
+    WriteRules,
+)
 from tests.kits.dlog.ledger_model.bookies import Stored
 from tests.kits.dlog.ledger_model.oracle import data_of
 
@@ -41,7 +47,7 @@ class Adder:
     """What a writer and a recovery have in common: the rules of writing."""
 
     is_recovery = False
-    rules: type[Writing] = Writing
+    rules: type[WriteRules] = WriteRules
 
     def __init__(self, world: "World", metadata: LedgerMetadata, version: int, last: int) -> None:
         self.world = world
@@ -59,7 +65,7 @@ class Adder:
     def add(self, stored: Stored, length_bytes: int) -> None:
         entry = self.writing.next_entry
         request = Request(entry, stored)
-        pending = Pending(entry, length_bytes, len(stored[0]), request, None, carried=stored[1])
+        pending = PendingAdd(entry, length_bytes, len(stored[0]), request, None, carried=stored[1])
         for bookie in self.writing.append(pending):
             self.world.send_add(self, bookie, request)
         self.change_if_wanted()
@@ -137,8 +143,8 @@ class Writer(Adder):
 
     length_bytes = 0
     is_closing = False
-    rules = PublishedWriting
-    writing: PublishedWriting
+    rules = PublishedWriteRules
+    writing: PublishedWriteRules
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -243,7 +249,7 @@ class Recoverer(Adder):
     def __init__(self, world: "World") -> None:
         super().__init__(world, world.metadata, world.version, -1)
         self.base = -1
-        self.finding: Finding | None = None
+        self.finding: RecoveryRound | None = None
         self.segments = world.metadata.segments
         self.is_closing = False
         self.mark()
@@ -268,7 +274,7 @@ class Recoverer(Adder):
     def fence(self) -> None:
         last = self.metadata.segments[-1]
         self.segments = self.metadata.segments
-        fencing = Fencing(self.metadata.config, first=last.first)
+        fencing = FenceRound(self.metadata.config, first=last.first)
 
         def answered(place: int, answer: tuple[int, Stored] | RaftwoodError) -> None:
             if self.finding is not None:
@@ -290,14 +296,14 @@ class Recoverer(Adder):
     def fenced(self, last_confirmed: int) -> None:
         self.world.oracle.fenced = self.metadata.segments[-1]
         self.base = last_confirmed
-        self.writing = Writing(
+        self.writing = WriteRules(
             self.metadata.config,
             self.metadata.segments[-1].bookies,
             last_confirmed=last_confirmed,
             add_timeout_ms=1,
             lag_bytes_max=1 << 30,
         )
-        self.finding = Finding(self.metadata.config, first=last_confirmed + 1, window=WINDOW)
+        self.finding = RecoveryRound(self.metadata.config, first=last_confirmed + 1, window=WINDOW)
         self.go_on()
 
     def go_on(self) -> None:
@@ -322,8 +328,8 @@ class Recoverer(Adder):
         if isinstance(answer, tuple):
             data, last_confirmed = answer[1]
             length_bytes = sum(len(data_of(each)) for each in range(entry + 1))
-            unpacked = Unpacked(entry, last_confirmed, length_bytes, data)
-            finding.found(place, Found(entry, b"", unpacked))
+            unpacked = UnpackedEntry(entry, last_confirmed, length_bytes, data)
+            finding.found(place, RecoveredEntry(entry, b"", unpacked))
         elif isinstance(answer, NoSuchEntry) or (
             isinstance(answer, BadDigest) and not self.damage_is_silence
         ):

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.dlog.bookie.held_ledger import Limbo
+from raftwood.dlog.bookie.ledger_descriptor import Limbo
 from raftwood.dlog.errors import BadDigest, BookieUnavailable, Fenced, NoSuchEntry
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 
 LEDGER = 0
 DOWN = BookieUnavailable("down")

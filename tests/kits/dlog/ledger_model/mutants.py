@@ -4,12 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raftwood.dlog.bookie.held_ledger import Limbo
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, LedgerState
-from raftwood.dlog.ledgers.rules import recovering
-from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
-from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
-from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from raftwood.dlog.bookie.ledger_descriptor import Limbo
+from raftwood.dlog.ledgers import rules
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig, LedgerMetadata, LedgerState
+from raftwood.dlog.ledgers.rules import (
+    FenceRound,
+    PendingAdd,
+    PublishedWriteRules,
+    RecoveryRound,
+    WriteRules,
+)
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model import actors
 from tests.kits.dlog.ledger_model.actors import Recoverer, Writer
@@ -28,12 +32,12 @@ from tests.kits.models import Mutant, replaced
 EVENTS = 20_000
 
 
-def _one_ack_less(self: Writing, config: LedgerConfig, *arguments: Any, **options: Any) -> None:
+def _one_ack_less(self: WriteRules, config: LedgerConfig, *arguments: Any, **options: Any) -> None:
     _writing(self, config, *arguments, **options)
     self._ack_quorum = max(1, config.ack_quorum - 1)
 
 
-_writing = Writing.__init__
+_writing = WriteRules.__init__
 
 
 def _tells_nobody(
@@ -66,20 +70,20 @@ def _closes_early(self: Recoverer) -> None:
 _go_on = Recoverer.go_on
 
 
-def _waits_for_nobody(self: PublishedWriting) -> Pending | None:
+def _waits_for_nobody(self: PublishedWriteRules) -> PendingAdd | None:
     return _next_confirmed(self)
 
 
-_next_confirmed = Writing.next_acked
+_next_confirmed = WriteRules.next_acked
 
 
-def _one_is_enough(self: PublishedWriting, bookie: BookieId, last_confirmed: int) -> bool:
+def _one_is_enough(self: PublishedWriteRules, bookie: BookieId, last_confirmed: int) -> bool:
     _heard(self, bookie, last_confirmed)
     self.seen = max(self.seen, last_confirmed)
     return bool(self.unseen)
 
 
-_heard = PublishedWriting.heard
+_heard = PublishedWriteRules.heard
 
 
 def _believes_in_copies(self: Oracle, metadata: LedgerMetadata) -> None:
@@ -144,21 +148,23 @@ MUTANTS = {
         first=23,
     ),
     "silence is a miss": Mutant(
-        _in_any_weather, replaced(Finding, unknown=silence_is_a_miss), harm=Harm.CLOSED_BEFORE_ACKED
+        _in_any_weather,
+        replaced(RecoveryRound, unknown=silence_is_a_miss),
+        harm=Harm.CLOSED_BEFORE_ACKED,
     ),
     "an entry is absent after one miss": Mutant(
         _in_any_weather,
-        replaced(recovering, misses_needed=lambda _: 1),
+        replaced(rules, misses_needed=lambda _: 1),
         harm=Harm.CLOSED_BEFORE_ACKED,
     ),
     "one fenced bookie is enough": Mutant(
         _in_any_weather,
-        replaced(recovering, is_covered=lambda _, places: places != 0),
+        replaced(rules, is_covered=lambda _, places: places != 0),
         harm=Harm.UNFENCED_ACK,
     ),
     "the last segment says nothing of what is confirmed": Mutant(
         _with_changes,
-        replaced(Fencing, __init__=without_floor),
+        replaced(FenceRound, __init__=without_floor),
         harm=Harm.CLOSED_BEFORE_ACKED,
     ),
     "a recovery closes before its adds are acked": Mutant(
@@ -175,30 +181,30 @@ MUTANTS = {
     ),
     "acks are out of order": Mutant(
         _in_any_weather,
-        replaced(Writing, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
+        replaced(WriteRules, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
         harm=Harm.ACKS_OUT_OF_ORDER,
     ),
     "acks go on while the ensemble changes": Mutant(
         _in_any_weather,
-        replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
+        replaced(WriteRules, next_acked=acks_while_changing, stored=stored_and_ackable),
         harm=Harm.TOO_FEW_COPIES,
     ),
     "acks of replaced bookies count": Mutant(
         _in_any_weather,
-        replaced(Writing, changed=keeps_acks_of_the_replaced),
+        replaced(WriteRules, changed=keeps_acks_of_the_replaced),
         harm=Harm.TOO_FEW_COPIES,
     ),
     "one ack less is enough": Mutant(
-        _in_any_weather, replaced(Writing, __init__=_one_ack_less), harm=Harm.CLOSED_BEFORE_ACKED
+        _in_any_weather, replaced(WriteRules, __init__=_one_ack_less), harm=Harm.CLOSED_BEFORE_ACKED
     ),
     "an ack does not wait for readers": Mutant(
         _in_any_weather,
-        replaced(PublishedWriting, next_acked=_waits_for_nobody),
+        replaced(PublishedWriteRules, next_acked=_waits_for_nobody),
         harm=Harm.ACKED_AND_UNSEEN,
     ),
     "one bookie that was told is enough": Mutant(
         _in_any_weather,
-        replaced(PublishedWriting, heard=_one_is_enough),
+        replaced(PublishedWriteRules, heard=_one_is_enough),
         harm=Harm.ACKED_AND_UNSEEN,
     ),
     "readers believe in copies that the writer has not counted": Mutant(

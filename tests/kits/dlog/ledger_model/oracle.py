@@ -1,7 +1,7 @@
 """What must hold at every moment of a ledger's life, and at its end."""
 
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig, LedgerMetadata, Segment
-from raftwood.dlog.ledgers.rules.quorums import is_covered
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.rules import is_covered
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledger_model.bookies import LEDGER, ModelBookie
 from tests.kits.models import Violation

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     EntryId,
     LedgerConfig,

@@ -4,17 +4,21 @@ from functools import partial
 from typing import Any
 
 from raftwood.base.files import Buffer
-from raftwood.dlog.bookie.held_ledger import Limbo
+from raftwood.dlog.bookie.ledger_descriptor import Limbo
 from raftwood.dlog.errors import BadDigest, NoSuchEntry
-from raftwood.dlog.ledgers import reader, recovery, repair
-from raftwood.dlog.ledgers.digests import ANY_ENTRY, EntryDigest, Unpacked
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
+from raftwood.dlog.ledgers import reader, recovery, repair, rules
+from raftwood.dlog.ledgers.digests import ANY_ENTRY, EntryDigest, UnpackedEntry
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
 from raftwood.dlog.ledgers.repair import RepairedLedger
-from raftwood.dlog.ledgers.rules import recovering
-from raftwood.dlog.ledgers.rules.publishing import PublishedWriting
-from raftwood.dlog.ledgers.rules.recovering import Fencing, Finding
-from raftwood.dlog.ledgers.rules.repairing import Share, with_holders
-from raftwood.dlog.ledgers.rules.writing import Pending, Writing
+from raftwood.dlog.ledgers.rules import (
+    BookieShare,
+    FenceRound,
+    PendingAdd,
+    PublishedWriteRules,
+    RecoveryRound,
+    WriteRules,
+    with_holders,
+)
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 from raftwood.dlog.ledgers.writer import QuorumWriter
 from tests.kits.dlog.harms import Harm
@@ -22,7 +26,7 @@ from tests.kits.dlog.ledgers.world import run
 from tests.kits.models import Mutant, replaced
 
 
-def acks_whatever_is_stored(self: Writing) -> Pending | None:
+def acks_whatever_is_stored(self: WriteRules) -> PendingAdd | None:
     for entry, pending in self.pending.items():
         if pending.acks.bit_count() >= self._ack_quorum and not self.is_changing:
             del self.pending[entry]
@@ -32,20 +36,20 @@ def acks_whatever_is_stored(self: Writing) -> Pending | None:
     return None
 
 
-_stored = Writing.stored
+_stored = WriteRules.stored
 
 
-def stored_and_ackable(self: Writing, entry: int, bookie: BookieId) -> bool:
+def stored_and_ackable(self: WriteRules, entry: int, bookie: BookieId) -> bool:
     _stored(self, entry, bookie)
     return True
 
 
-_changed = Writing.changed
+_changed = WriteRules.changed
 
 
 def keeps_acks_of_the_replaced(
-    self: Writing, replaced: dict[int, BookieId], *, now_ms: float
-) -> list[tuple[Pending, BookieId]]:
+    self: WriteRules, replaced: dict[int, BookieId], *, now_ms: float
+) -> list[tuple[PendingAdd, BookieId]]:
     acks = {entry: pending.acks for entry, pending in self.pending.items()}
     sends = _changed(self, replaced, now_ms=now_ms)
     for entry, pending in self.pending.items():
@@ -53,10 +57,10 @@ def keeps_acks_of_the_replaced(
     return sends
 
 
-_next_acked = Writing.next_acked
+_next_acked = WriteRules.next_acked
 
 
-def acks_while_changing(self: Writing) -> Pending | None:
+def acks_while_changing(self: WriteRules) -> PendingAdd | None:
     is_changing, self.is_changing = self.is_changing, False
     try:
         return _next_acked(self)
@@ -65,7 +69,7 @@ def acks_while_changing(self: Writing) -> Pending | None:
 
 
 class _DamagedIsMissing(EntryDigest):
-    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> Unpacked:
+    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> UnpackedEntry:
         try:
             return super().unpack(packed, entry=entry)
         except BadDigest as error:
@@ -73,7 +77,7 @@ class _DamagedIsMissing(EntryDigest):
 
 
 class _AllIsConfirmed(EntryDigest):
-    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> Unpacked:
+    def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> UnpackedEntry:
         unpacked = super().unpack(packed, entry=entry)
         return unpacked._replace(last_confirmed=unpacked.entry)
 
@@ -82,15 +86,15 @@ async def _persists_nothing(self: QuorumWriter, **_: object) -> None:
     pass
 
 
-_fencing = Fencing.__init__
+_fencing = FenceRound.__init__
 
 
-def without_floor(self: Fencing, config: LedgerConfig, *, first: int) -> None:
+def without_floor(self: FenceRound, config: LedgerConfig, *, first: int) -> None:
     _fencing(self, config, first=first)
     self.last_confirmed = -1
 
 
-def silence_is_a_miss(self: Finding, place: int, entry: int) -> None:
+def silence_is_a_miss(self: RecoveryRound, place: int, entry: int) -> None:
     self.missing(place, entry)
 
 
@@ -98,7 +102,7 @@ _shares = repair._Repair._shares
 
 
 async def names_the_holder_first(
-    self: Any, ledger: int, known: VersionedMetadata, shares: list[Share]
+    self: Any, ledger: int, known: VersionedMetadata, shares: list[BookieShare]
 ) -> RepairedLedger:
     """A repair that dies then leaves a holder without entries, and nothing that tells of it."""
     found = known.metadata
@@ -116,7 +120,7 @@ async def names_the_holder_first(
         del self._holder
 
 
-async def _copies_nothing(self: Any, share: Share) -> None:
+async def _copies_nothing(self: Any, share: BookieShare) -> None:
     pass
 
 
@@ -170,13 +174,13 @@ MUTANTS = {
     ),
     "an entry is absent after one miss": Mutant(
         partial(run, **_SLOW),
-        replaced(recovering, misses_needed=lambda _: 1),
+        replaced(rules, misses_needed=lambda _: 1),
         harm=Harm.CLOSED_BEFORE_ACKED,
         first=5,
     ),
     "silence is a miss": Mutant(
         partial(run, **_RACE_AND_FAULTS),
-        replaced(Finding, unknown=silence_is_a_miss),
+        replaced(RecoveryRound, unknown=silence_is_a_miss),
         harm=Harm.CLOSED_BEFORE_ACKED,
         first=92,
     ),
@@ -188,24 +192,24 @@ MUTANTS = {
     ),
     "the last segment says nothing of what is confirmed": Mutant(
         partial(run, **_FAULTS),
-        replaced(Fencing, __init__=without_floor),
+        replaced(FenceRound, __init__=without_floor),
         harm=Harm.CLOSED_BEFORE_ACKED,
         first=58,
     ),
     "acks are out of order": Mutant(
         partial(run, **_SLOW),
-        replaced(Writing, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
+        replaced(WriteRules, next_acked=acks_whatever_is_stored, stored=stored_and_ackable),
         harm=Harm.ACKS_OUT_OF_ORDER,
     ),
     "acks of replaced bookies count": Mutant(
         partial(run, **_FAULTS),
-        replaced(Writing, changed=keeps_acks_of_the_replaced),
+        replaced(WriteRules, changed=keeps_acks_of_the_replaced),
         harm=Harm.TOO_FEW_COPIES,
         first=26,
     ),
     "acks go on while the ensemble changes": Mutant(
         partial(run, **_FAULTS),
-        replaced(Writing, next_acked=acks_while_changing, stored=stored_and_ackable),
+        replaced(WriteRules, next_acked=acks_while_changing, stored=stored_and_ackable),
         harm=Harm.TOO_FEW_COPIES,
         first=8,
     ),
@@ -223,7 +227,7 @@ MUTANTS = {
     ),
     "an ack does not wait for readers": Mutant(
         partial(run, **_SLOW),
-        replaced(PublishedWriting, next_acked=_next_acked),
+        replaced(PublishedWriteRules, next_acked=_next_acked),
         harm=Harm.ACKED_AND_UNSEEN,
     ),
     "readers take all entries for confirmed": Mutant(

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from raftwood.dlog.ledgers.ledger_store import Entry
-from raftwood.dlog.ledgers.model import LedgerMetadata
+from raftwood.dlog.ledgers.metadata import LedgerMetadata
+from raftwood.dlog.ledgers.seams import LedgerEntry
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.memory_bookies import MemoryCluster
 from tests.kits.models import Violation
@@ -29,7 +29,7 @@ class Oracle:
             raise Violation(Harm.ACKED_BEHIND_THE_END, f"entry {entry}")
         self.acked = entry
 
-    def entries_read(self, entries: list[Entry]) -> None:
+    def entries_read(self, entries: list[LedgerEntry]) -> None:
         for entry in entries:
             if entry.id >= len(self.appended) or self.appended[entry.id] != entry.data:
                 raise Violation(Harm.READ_UNWRITTEN, f"entry {entry.id}")

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import LedgerConfig
-from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
+from raftwood.dlog.ledgers.metadata import LedgerConfig
 from raftwood.dlog.ledgers.writer import QuorumWriter
-from raftwood.simulation import Report as SimulationReport
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation, SimulationReport
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.ledgers.oracle import Oracle
 from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather

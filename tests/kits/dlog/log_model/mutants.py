@@ -4,10 +4,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from raftwood.dlog.log import writer_rules
 from raftwood.dlog.log.meta import LogMeta
-from raftwood.dlog.log.rules import writer_rules
-from raftwood.dlog.log.rules.events import Action
-from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from raftwood.dlog.log.writer_rules import Action, WriterPhase, WriterRules
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.log_model.world import run
 from tests.kits.models import Mutant, replaced
@@ -36,7 +35,7 @@ class TakesALostAnswerForANo(WriterRules):
     """Deletes the new ledger where the answer was lost."""
 
     def _checked(self, meta: LogMeta, version: int) -> list[Action]:
-        if self.phase is Phase.CLAIMING and version == self._version:
+        if self.phase is WriterPhase.CLAIMING and version == self._version:
             self._is_checking = False
             self._proposed = None
             return self._begin_again(meta)

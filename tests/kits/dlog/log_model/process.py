@@ -4,10 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from raftwood.dlog.log import writer_rules as on
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules.events import Action, Event
-from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from raftwood.dlog.log.writer_rules import Action, Event, WriterPhase, WriterRules
 from tests.kits.dlog.harms import Harm
 from tests.kits.models import Violation
 
@@ -49,19 +48,19 @@ class Process:
         self.queue: list[int] = []
         self.known: tuple[int, ...] = ()
         """The ledgers whose producers it knows."""
-        self.tell(on.Started())
+        self.tell(on.WriterStarted())
 
     @property
     def is_over(self) -> bool:
-        return self.rules.phase in (Phase.GIVEN_UP, Phase.ENDED) and not self.actions
+        return self.rules.phase in (WriterPhase.GIVEN_UP, WriterPhase.ENDED) and not self.actions
 
     def tell(self, event: Event) -> None:
         for action in self.rules.step(event):
-            if isinstance(action, on.Write):
+            if isinstance(action, on.WriteToLedger):
                 self._check_known()
                 self.next = action.ledger
                 self._switch()
-            elif not isinstance(action, on.GiveUp | on.End):
+            elif not isinstance(action, on.GiveUp | on.EndWriter):
                 self.actions.append(action)
 
     def _check_known(self) -> None:
@@ -85,7 +84,11 @@ class Process:
 
     def send(self) -> None:
         """What waits goes to the ledger that is written."""
-        if self.ledger is None or self.next is not None or self.rules.phase is not Phase.WRITING:
+        if (
+            self.ledger is None
+            or self.next is not None
+            or self.rules.phase is not WriterPhase.WRITING
+        ):
             return
         ledger = self.store.ledgers[self.ledger]
         if not ledger.has_failed and self.queue:
@@ -93,7 +96,7 @@ class Process:
 
     def ack(self) -> None:
         """The first entry that is under way reaches the bookies."""
-        if self.ledger is None or self.rules.phase is Phase.GIVEN_UP:
+        if self.ledger is None or self.rules.phase is WriterPhase.GIVEN_UP:
             return
         ledger = self.store.ledgers[self.ledger]
         if not ledger.under_way or ledger.has_failed:
@@ -110,7 +113,7 @@ class Process:
 
     def fail(self) -> None:
         """Too few bookies are left for the ledger."""
-        if self.ledger is not None and self.rules.phase is Phase.WRITING:
+        if self.ledger is not None and self.rules.phase is WriterPhase.WRITING:
             self.store.ledgers[self.ledger].has_failed = True
             self.tell(on.LedgerFailed(self.ledger))
 
@@ -143,7 +146,7 @@ class Process:
                 if store.meta.place_of(action.ledger) is not None:
                     raise Violation(Harm.LISTED_AND_DELETED, f"ledger {action.ledger}")
                 return None
-            case on.Pause():
+            case on.PauseWriter():
                 return on.PauseEnded()
         raise AssertionError(f"nobody knows how to do {action}")
 
@@ -193,4 +196,4 @@ class Process:
             self.actions.append(action)  # It waits for what is under way.
             return None
         ledger.is_closed = True
-        return on.LedgerClosed(ledger.info(action.ledger))
+        return on.LedgerEnded(ledger.info(action.ledger))

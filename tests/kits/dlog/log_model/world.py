@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from raftwood.dlog.log import writer_rules as on
 from raftwood.dlog.log.meta import LogMeta
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from raftwood.dlog.log.writer_rules import WriterPhase, WriterRules
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.log_model.process import ModelLedger, Process
 from tests.kits.models import Violation
@@ -103,7 +103,7 @@ class World:
         self.processes = []
         last = self.start()
         for _ in range(SETTLE_STEPS):
-            if last.rules.phase is Phase.WRITING:
+            if last.rules.phase is WriterPhase.WRITING:
                 last.tell(on.EndAsked(terminates=True))
             if last.is_over:
                 break

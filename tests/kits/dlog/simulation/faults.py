@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 from raftwood.base.errors import ConnectionLost
 from raftwood.base.files import Buffer
 from raftwood.base.seams import (
-    Change,
     Compare,
+    KeyChange,
     KeyOperation,
     KeyRange,
     MetaStatus,
     MetaStore,
-    Outcome,
+    TransactionOutcome,
     Versioned,
 )
-from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore, LedgerWriter
-from raftwood.dlog.ledgers.model import BookieInfo, LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.metadata import BookieInfo, LedgerConfig, LedgerMetadata
+from raftwood.dlog.ledgers.seams import LedgerReader, LedgerStore, LedgerWriter
 
 Result = TypeVar("Result")
 
@@ -103,7 +103,7 @@ class FaultyMeta:
         compares: Sequence[Compare],
         then: Sequence[KeyOperation],
         otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
+    ) -> TransactionOutcome:
         return await self._inner.transact(compares, then, otherwise)
 
     async def grant_lease(self, *, ttl_ms: int) -> int:
@@ -115,7 +115,7 @@ class FaultyMeta:
     async def revoke_lease(self, lease: int) -> None:
         await self._inner.revoke_lease(lease)
 
-    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         return self._inner.watch(prefix, after_version=after_version)
 
     async def status(self) -> MetaStatus:

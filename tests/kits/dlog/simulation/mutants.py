@@ -7,15 +7,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from raftwood.base.position import Position
-from raftwood.dlog.ledgers.ledger_store import LedgerWriter
-from raftwood.dlog.log import dlogs, log_writer, writer_driver
+from raftwood.dlog.ledgers.seams import LedgerWriter
+from raftwood.dlog.log import dlogs, log_writer, retention, writer_driver, writer_rules
+from raftwood.dlog.log import writer_rules as on
+from raftwood.dlog.log.ledger_source import closed_info
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta
-from raftwood.dlog.log.opening import closed_info
-from raftwood.dlog.log.producers import Producers
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules import freeing, writer_rules
-from raftwood.dlog.log.rules.events import Action, Event
-from raftwood.dlog.log.rules.writer_rules import Phase, WriterRules
+from raftwood.dlog.log.producers import DlogProducers
+from raftwood.dlog.log.writer_rules import Action, Event, WriterPhase, WriterRules
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.simulation.world import Plan, run_dlog
 from tests.kits.models import Mutant, replaced, together
@@ -25,14 +23,14 @@ class SetsBeforeItFences(WriterRules):
     """What the old writer stores between the two is unknown to the new one."""
 
     def step(self, event: Event) -> list[Action]:
-        is_begin = self.phase is Phase.READING and not self._is_checking
+        is_begin = self.phase is WriterPhase.READING and not self._is_checking
         if is_begin and isinstance(event, on.MetaRead) and event.meta:
             self.meta, self._version = event.meta, event.version
             return self._fenced()
-        if isinstance(event, on.LedgerRecovered) and self.phase is Phase.WRITING:
+        if isinstance(event, on.LedgerRecovered) and self.phase is WriterPhase.WRITING:
             return []
         actions = super().step(event)
-        if any(isinstance(each, on.Write) for each in actions) and self._is_new():
+        if any(isinstance(each, on.WriteToLedger) for each in actions) and self._is_new():
             ledgers = self._known().ledgers[-3:-1]
             actions = [*(on.RecoverLedger(each.ledger) for each in ledgers), *actions]
         return actions
@@ -63,10 +61,10 @@ def _write_to_at_once(self: Any, ledger: LedgerWriter) -> None:
 
 
 def _known_is_nobody(
-    self: Any, _producers: Producers, *, last_ms: int, appended_bytes: int
+    self: Any, _producers: DlogProducers, *, last_ms: int, appended_bytes: int
 ) -> None:
     """A retry through the next writer is stored twice."""
-    self._producers = Producers()
+    self._producers = DlogProducers()
     self.appended_bytes = appended_bytes
     self._last_ms = max(self._last_ms, last_ms)
 
@@ -76,11 +74,11 @@ async def _shrink_ledgers_first(
 ) -> Position:
     """Where the compare-and-set then fails, the list has ledgers that are gone."""
     meta = (await self.metas.read(name)).meta
-    _, freed = freeing.shrunk(meta, before(meta), now_ms=self._around.now_ms())
+    _, freed = retention.shrunk(meta, before(meta), now_ms=self._around.now_ms())
     for info in freed:
         await self._ledgers.delete(info.ledger)
     changed = await self.change(
-        name, lambda m: freeing.shrunk(m, before(m), now_ms=self._around.now_ms())[0]
+        name, lambda m: retention.shrunk(m, before(m), now_ms=self._around.now_ms())[0]
     )
     first: Position = changed.first
     return first
@@ -91,13 +89,13 @@ class WritesBeforeItIsInTheRecord(WriterRules):
 
     def step(self, event: Event) -> list[Action]:
         actions = super().step(event)
-        if self.phase is Phase.WRITING:
+        if self.phase is WriterPhase.WRITING:
             for each in actions:
                 if isinstance(each, on.SetMeta) and each.meta.last_ledger == self.spare:
-                    return [*actions, on.Write(each.meta.last_ledger)]
-        if isinstance(event, on.MetaSet) and self.phase is Phase.WRITING:
+                    return [*actions, on.WriteToLedger(each.meta.last_ledger)]
+        if isinstance(event, on.MetaSet) and self.phase is WriterPhase.WRITING:
             if self.attempts == 1000:
-                actions = [each for each in actions if not isinstance(each, on.Write)]
+                actions = [each for each in actions if not isinstance(each, on.WriteToLedger)]
             self.attempts = 1000
         return actions
 
@@ -126,7 +124,7 @@ class BelievesThatALostAnswerIsANo(WriterRules):
     def _checked(self, meta: LogMeta, version: int) -> list[Action]:
         self._is_checking = False
         self._proposed = None
-        if self.phase is Phase.CLAIMING:
+        if self.phase is WriterPhase.CLAIMING:
             return self._begin_again(meta)
         if meta.writer != self.writer:
             return [*self._drop_spare(meta), *self._give_up("taken over")]

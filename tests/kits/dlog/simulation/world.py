@@ -11,17 +11,17 @@ from raftwood.base.errors import Conflict, NotFound, OutOfRange, RaftwoodError, 
 from raftwood.base.position import Position
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.ledger_store import LedgerStore
-from raftwood.dlog.ledgers.settings import LedgerSettings
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
+from raftwood.dlog.ledgers.seams import LedgerStore
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.log_reader import LogReader, StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LogConfig, LogMeta
-from raftwood.dlog.log.settings import DlogSettings
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
+from raftwood.dlog.settings import DlogSettings
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from tests.kits.dlog.harms import Harm
 from tests.kits.dlog.memory_bookies import MemoryCluster, Weather
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore

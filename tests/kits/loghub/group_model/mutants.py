@@ -5,8 +5,14 @@ from functools import partial
 
 from msgspec import structs
 
-from raftwood.loghub import consumer_group_rules as rules
-from raftwood.loghub.consumer_group_rules import NOBODY, Facts, ShardFacts, Tenure, Tenures
+from raftwood.loghub.server import consumer_group_rules as rules
+from raftwood.loghub.server.consumer_group_rules import (
+    NOBODY,
+    GroupFacts,
+    ShardFacts,
+    ShardTenure,
+    Tenures,
+)
 from tests.kits.loghub.group_model.world import run
 from tests.kits.models import Mutant, Plant, replaced
 
@@ -15,12 +21,12 @@ _share_out = rules._share_out
 _settled = rules._settled
 
 
-def _moves_at_once(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
+def _moves_at_once(tenures: dict[int, ShardTenure], free: list[int], facts: GroupFacts) -> None:
     before = dict(tenures)
     _share_out(tenures, free, facts)
     for shard, tenure in tenures.items():
         if tenure != before.get(shard):
-            tenures[shard] = Tenure(tenure.heir, tenure.heir)
+            tenures[shard] = ShardTenure(tenure.heir, tenure.heir)
 
 
 def _told_by_heir(tenures: Tenures, consumer: str) -> list[int]:
@@ -31,50 +37,60 @@ def _told_by_holder(tenures: Tenures, consumer: str) -> list[int]:
     return sorted(shard for shard, tenure in tenures.items() if tenure.holder == consumer)
 
 
-def _settled_after(change: Callable[[int, Tenure, Facts, Tenure | None], Tenure | None]) -> Plant:
-    def settled(shard: int, tenure: Tenure, facts: Facts) -> Tenure | None:
+def _settled_after(
+    change: Callable[[int, ShardTenure, GroupFacts, ShardTenure | None], ShardTenure | None],
+) -> Plant:
+    def settled(shard: int, tenure: ShardTenure, facts: GroupFacts) -> ShardTenure | None:
         return change(shard, tenure, facts, _settled(shard, tenure, facts))
 
     return replaced(rules, _settled=settled)
 
 
-def _keeps_dead_heirs(_: int, before: Tenure, __: Facts, after: Tenure | None) -> Tenure | None:
-    return before if after == Tenure(before.holder, before.holder) else after
+def _keeps_dead_heirs(
+    _: int, before: ShardTenure, __: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
+    return before if after == ShardTenure(before.holder, before.holder) else after
 
 
-def _keeps_dead_holders(_: int, before: Tenure, __: Facts, after: Tenure | None) -> Tenure | None:
+def _keeps_dead_holders(
+    _: int, before: ShardTenure, __: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
     return before if after is None else after
 
 
 def _keeps_what_is_over(
-    shard: int, before: Tenure, facts: Facts, after: Tenure | None
-) -> Tenure | None:
+    shard: int, before: ShardTenure, facts: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
     is_over = shard in facts.shards and facts.shards[shard].is_over
     return before if is_over and before.holder in facts.alive else after
 
 
-def _drops_the_unknown(shard: int, _: Tenure, facts: Facts, after: Tenure | None) -> Tenure | None:
+def _drops_the_unknown(
+    shard: int, _: ShardTenure, facts: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
     return after if shard in facts.shards or shard in facts.gone else None
 
 
-def _frees_what_is_over(_: int, __: Tenure, ___: Facts, after: Tenure | None) -> Tenure | None:
+def _frees_what_is_over(
+    _: int, __: ShardTenure, ___: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
     return None if after is not None and after.heir == NOBODY else after
 
 
 def _lets_go_for_the_dead(
-    _: int, before: Tenure, facts: Facts, after: Tenure | None
-) -> Tenure | None:
+    _: int, before: ShardTenure, facts: GroupFacts, after: ShardTenure | None
+) -> ShardTenure | None:
     """Whoever is to have it need not live."""
     is_heir_dead = before.heir not in (before.holder, NOBODY) and before.heir not in facts.alive
     return None if is_heir_dead else after
 
 
 def _releases_all(
-    tenures: Mapping[int, Tenure], consumer: str, held: Collection[int]
-) -> dict[int, Tenure]:
+    tenures: Mapping[int, ShardTenure], consumer: str, held: Collection[int]
+) -> dict[int, ShardTenure]:
     """One that restarted lists nothing, and loses all."""
     return {
-        shard: Tenure(tenure.heir, tenure.heir)
+        shard: ShardTenure(tenure.heir, tenure.heir)
         if tenure.holder == consumer and shard not in held and tenure.heir != consumer
         else tenure
         for shard, tenure in tenures.items()
@@ -83,20 +99,20 @@ def _releases_all(
 
 
 def _releases_nothing(
-    tenures: Mapping[int, Tenure],
+    tenures: Mapping[int, ShardTenure],
     consumer: str,  # noqa: ARG001
     held: Collection[int],  # noqa: ARG001
-) -> dict[int, Tenure]:
+) -> dict[int, ShardTenure]:
     return dict(tenures)
 
 
 def _releases_what_is_listed(
-    tenures: Mapping[int, Tenure],
+    tenures: Mapping[int, ShardTenure],
     consumer: str,
     held: Collection[int],  # noqa: ARG001
-) -> dict[int, Tenure]:
+) -> dict[int, ShardTenure]:
     return {
-        shard: Tenure(tenure.heir, tenure.heir) if tenure.holder == consumer else tenure
+        shard: ShardTenure(tenure.heir, tenure.heir) if tenure.holder == consumer else tenure
         for shard, tenure in tenures.items()
         if tenure.holder != consumer or tenure.heir != NOBODY
     }
@@ -107,18 +123,18 @@ def _is_same_begin(older: ShardFacts, shard: ShardFacts) -> bool:
     return not older.is_over and older.id < shard.id and older.begin == shard.begin
 
 
-def _counts_the_dead(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
+def _counts_the_dead(tenures: dict[int, ShardTenure], free: list[int], facts: GroupFacts) -> None:
     _share_out(tenures, free, structs.replace(facts, alive={*facts.alive, "c0", "c1"}))
 
 
-def _moves_for_ever(tenures: dict[int, Tenure], free: list[int], facts: Facts) -> None:
+def _moves_for_ever(tenures: dict[int, ShardTenure], free: list[int], facts: GroupFacts) -> None:
     """One more, from who has one more."""
     _share_out(tenures, free, facts)
     owned = {name: rules.told(tenures, name) for name in sorted(facts.alive)}
     most = max(owned, key=lambda each: len(owned[each]))
     least = min(owned, key=lambda each: len(owned[each]))
     if len(owned[most]) > len(owned[least]):
-        tenures[owned[most][0]] = Tenure(most, least)
+        tenures[owned[most][0]] = ShardTenure(most, least)
 
 
 _in_any_weather = partial(run, events=EVENTS)

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Collection
 
-from raftwood.loghub.consumer_group_rules import Facts, Tenures
+from raftwood.loghub.server.consumer_group_rules import GroupFacts, Tenures
 from tests.kits.models import Violation
 
 
 def check_spread(
-    before: Tenures, after: Tenures, *, adopted: Collection[int], consumer: str, facts: Facts
+    before: Tenures, after: Tenures, *, adopted: Collection[int], consumer: str, facts: GroupFacts
 ) -> int:
     """As even as can be, with as few moves as can be; how many there were."""
     owners: dict[int, str | None] = {}
@@ -37,7 +37,7 @@ def check_spread(
 
 
 def check_all_are_had(
-    before: Tenures, after: Tenures, *, consumer: str, held: Collection[int], facts: Facts
+    before: Tenures, after: Tenures, *, consumer: str, held: Collection[int], facts: GroupFacts
 ) -> None:
     """Nobody has what is deleted or over; the dead have nothing that is known."""
     for shard, tenure in after.items():

@@ -3,7 +3,7 @@
 import random
 
 from raftwood.loghub.model import Logstore, Shard, ShardStatus
-from raftwood.loghub.shard_rules import (
+from raftwood.loghub.shards import (
     begin_delete,
     begin_merge,
     begin_split,

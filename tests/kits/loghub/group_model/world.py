@@ -9,8 +9,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raftwood.loghub import consumer_group_rules as rules
 from raftwood.loghub.model import Logstore
+from raftwood.loghub.server import consumer_group_rules as rules
 from tests.kits.loghub.group_model.oracle import check_all_are_had, check_spread
 from tests.kits.loghub.group_model.stream import Stream
 from tests.kits.models import Violation
@@ -99,7 +99,7 @@ class World:
         self.random = random.Random(seed)
         self.profile = profile
         self.stream = Stream(self.random, shards=profile.shards, empty=profile.empty)
-        self.tenures: dict[int, rules.Tenure] = {}
+        self.tenures: dict[int, rules.ShardTenure] = {}
         self.alive: set[str] = set()
         self.consumers = [Consumer(f"c{number}") for number in range(profile.consumers)]
         self.views: list[Logstore] = [self.stream.now] * profile.gateways
@@ -145,7 +145,7 @@ class World:
         after: rules.Tenures,
         consumer: str,
         held: list[int],
-        facts: rules.Facts,
+        facts: rules.GroupFacts,
     ) -> None:
         check_all_are_had(before, after, consumer=consumer, held=held, facts=facts)
         free = [shard for shard in after if shard not in before]
@@ -157,7 +157,7 @@ class World:
                 if unread:
                     raise Violation(f"shard {shard} begins before {unread} are read")
             self.waited += any(
-                rules.shard_state(after, each, facts) is rules.ShardState.WAIT
+                rules.shard_state(after, each, facts) is rules.GroupShardState.WAIT
                 for each in facts.shards.values()
             )
 
@@ -274,7 +274,7 @@ class World:
         for shard in self.stream.now.visible():
             workers = [each for each in self.consumers if shard.id in each.working]
             state = rules.shard_state(self.tenures, facts.shards[shard.id], facts)
-            if state is rules.ShardState.WAIT and self.stream.unread_ancestors(shard.id):
+            if state is rules.GroupShardState.WAIT and self.stream.unread_ancestors(shard.id):
                 expected = 0
             else:
                 expected = 0 if self.stream.is_over(shard) else 1

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.batches import HEAD_BYTES
-from raftwood.loghub.cursors import decode_cursor, encode_cursor
 from raftwood.loghub.errors import ConsumerMismatch
 from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.wire import decode_cursor, encode_cursor
 from tests.kits.loghub.groups.notebook import Notebook
 from tests.kits.loghub.streams import values_of
 

@@ -3,11 +3,14 @@
 from collections.abc import Collection
 from functools import partial
 
-from raftwood.base.seams import Compare, KeyOperation, Outcome
-from raftwood.loghub.consumer_group_rules import Tenures
-from raftwood.loghub.server.consumer_groups import ConsumerGroups
-from raftwood.loghub.server.group_members import GroupMembers
-from raftwood.loghub.server.group_records import Group, GroupName
+from raftwood.base.seams import Compare, KeyOperation, TransactionOutcome
+from raftwood.loghub.server.consumer_group_rules import Tenures
+from raftwood.loghub.server.consumer_groups import (
+    ConsumerGroups,
+    ConsumerGroupState,
+    GroupMembers,
+    GroupName,
+)
 from tests.kits.loghub.groups.slow_store import SlowStore
 from tests.kits.loghub.groups.world import Weather, run_groups
 from tests.kits.models import Mutant, replaced, together
@@ -22,11 +25,11 @@ async def _transact_as_told(
     compares: list[Compare],
     then: list[KeyOperation],
     otherwise: tuple[KeyOperation, ...] = (),
-) -> Outcome:
+) -> TransactionOutcome:
     """Somebody else was faster, and it is told all the same."""
     outcome = await _transact(store, compares, then, otherwise)
     is_record = then[0].key.endswith("/record")
-    return Outcome(True, outcome.version) if is_record else outcome
+    return TransactionOutcome(True, outcome.version) if is_record else outcome
 
 
 async def _transact_whatever_is_there(
@@ -34,7 +37,7 @@ async def _transact_whatever_is_there(
     compares: list[Compare],
     then: list[KeyOperation],
     otherwise: tuple[KeyOperation, ...] = (),
-) -> Outcome:
+) -> TransactionOutcome:
     """Whatever the record has become since it was read."""
     kept = [each for each in compares if not each.key.endswith("/record")]
     return await _transact(store, kept, then, otherwise)
@@ -45,7 +48,11 @@ async def _remembered(members: GroupMembers, name: GroupName, consumer: str) -> 
 
 
 async def _change_and_renew(
-    groups: ConsumerGroups, name: GroupName, found: Group, consumer: str, held: Collection[int]
+    groups: ConsumerGroups,
+    name: GroupName,
+    found: ConsumerGroupState,
+    consumer: str,
+    held: Collection[int],
 ) -> Tenures | None:
     """Only after the record was read: the lease may have ended in between."""
     tenures = await _changed(groups, name, found, consumer, held)

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from raftwood.base.seams import (
-    Change,
     Compare,
+    KeyChange,
     KeyOperation,
     KeyRange,
     MetaStatus,
     MetaStore,
-    Outcome,
+    TransactionOutcome,
     Versioned,
 )
 
@@ -58,7 +58,7 @@ class SlowStore:
         compares: Sequence[Compare],
         then: Sequence[KeyOperation],
         otherwise: Sequence[KeyOperation] = (),
-    ) -> Outcome:
+    ) -> TransactionOutcome:
         await self._pause()
         found = await self._store.transact(compares, then, otherwise)
         await self._pause()
@@ -77,7 +77,9 @@ class SlowStore:
         await self._pause()
         await self._store.revoke_lease(lease)
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
         async for changes in self._store.watch(prefix, after_version=after_version):
             await self._pause()
             yield changes

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.metrics import Metrics
-from raftwood.loghub.key_ranges import hash_key
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.settings import GatewaySettings, LogHubSettings
+from raftwood.loghub.shards import hash_key
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from tests.kits.loghub.groups.consumer import TIMEOUT_S, Consumer
 from tests.kits.loghub.groups.notebook import Notebook
 from tests.kits.loghub.groups.slow_store import SlowStore

@@ -6,16 +6,20 @@ from typing import Any
 
 from msgspec import structs
 
-from raftwood.loghub.consumer.leases import NOBODY, Lease, LeaseTimes, Owner, Renewal, Save, Take
-from raftwood.loghub.consumer.rules import plan, view
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.holds import Hold
-from raftwood.loghub.consumer.rules.observing import Observations
-from raftwood.loghub.consumer.rules.offers import Offers
-from raftwood.loghub.consumer.rules.plan import Move, Situation
-from raftwood.loghub.consumer.rules.view import View
-from raftwood.loghub.consumer.stores import memory
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer import group_view, lease_plan, memory_store
+from raftwood.loghub.consumer.group_view import FailureDetector, GroupView
+from raftwood.loghub.consumer.lease_agent import LeaseAgent, LeaseOffers, ShardHold
+from raftwood.loghub.consumer.lease_plan import LeaseMove, Situation
+from raftwood.loghub.consumer.leases import (
+    NOBODY,
+    LeaseOwner,
+    LeaseTimes,
+    Renewal,
+    Save,
+    ShardLease,
+    Take,
+)
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from tests.kits.loghub.leases import sim_worker
 from tests.kits.loghub.leases.profile import FAULTS
 from tests.kits.loghub.leases.runs import run_in
@@ -23,7 +27,7 @@ from tests.kits.models import Mutant, replaced, together
 
 
 def _saved_by(
-    is_refused: Callable[[Lease, str, Save], bool],
+    is_refused: Callable[[ShardLease, str, Save], bool],
 ) -> Callable[[MemoryLeaseStore, str, Save], bool]:
     def saved(self: MemoryLeaseStore, process: str, save: Save) -> bool:
         lease = self.leases.get(save.shard)
@@ -35,33 +39,33 @@ def _saved_by(
     return saved
 
 
-def _by_name(lease: Lease, process: str, save: Save) -> bool:
+def _by_name(lease: ShardLease, process: str, save: Save) -> bool:
     """Processes of one name, of whatever epoch, are taken for one."""
     return lease.consumer_owner != _NAMES.get(process) or save.seq < lease.seq or lease.is_ended
 
 
-def _with_older(lease: Lease, process: str, save: Save) -> bool:
+def _with_older(lease: ShardLease, process: str, save: Save) -> bool:
     return (lease.consumer_process, lease.epoch) != (process, save.epoch)
 
 
 _NAMES: dict[str, str] = {}
 
 
-async def _register(self: MemoryLeaseStore, worker: Owner) -> Any:
+async def _register(self: MemoryLeaseStore, worker: LeaseOwner) -> Any:
     _NAMES[worker.process] = worker.instance
     return self._beat(worker, self.workers.get(worker.instance))
 
 
 async def _take_with_epoch(
-    self: MemoryLeaseStore, worker: Owner, takes: Sequence[Take]
-) -> list[Lease]:
+    self: MemoryLeaseStore, worker: LeaseOwner, takes: Sequence[Take]
+) -> list[ShardLease]:
     """The epoch grows at the steal already."""
     for take in takes:
         lease = self.leases.get(take.shard)
         if lease and lease.lease_id == take.lease_id and not lease.is_ended:
             changes: dict[str, Any] = {"epoch": lease.epoch + 1}
             if take.sets_consumer:
-                changes |= memory._as_consumer(worker, lease)
+                changes |= memory_store._as_consumer(worker, lease)
             self._change(
                 lease,
                 lease_id=lease.lease_id + 1,
@@ -73,13 +77,13 @@ async def _take_with_epoch(
 
 
 async def _become_after_reading(
-    self: MemoryLeaseStore, worker: Owner, renewals: Sequence[Renewal]
-) -> list[Lease]:
+    self: MemoryLeaseStore, worker: LeaseOwner, renewals: Sequence[Renewal]
+) -> list[ShardLease]:
     """The checkpoint is the one that was there as the lease was taken."""
     found = []
     for lease in self._as_given(worker.process, renewals):
         early = _early(self).get(lease.shard, lease.checkpoint)
-        self._change(lease, lease_id=lease.lease_id + 1, **memory._as_consumer(worker, lease))
+        self._change(lease, lease_id=lease.lease_id + 1, **memory_store._as_consumer(worker, lease))
         now = self.leases[lease.shard]
         found.append(structs.replace(now, checkpoint=early))
     shown = {lease.shard for lease in found}
@@ -95,44 +99,44 @@ _take = MemoryLeaseStore.take
 
 
 async def _take_and_read(
-    self: MemoryLeaseStore, worker: Owner, takes: Sequence[Take]
-) -> list[Lease]:
+    self: MemoryLeaseStore, worker: LeaseOwner, takes: Sequence[Take]
+) -> list[ShardLease]:
     found = await _take(self, worker, takes)
     for lease in found:
         _early(self)[lease.shard] = lease.checkpoint
     return found
 
 
-def _plan_at_one(situation: Situation) -> list[Move]:
+def _plan_at_one(situation: Situation) -> list[LeaseMove]:
     """Whoever has less than the ceiling steals from whoever has more."""
-    held, free, count = plan._held(situation)
+    held, free, count = lease_plan._held(situation)
     ceiling = -(-count // max(1, len(held)))
     moves = [
-        Move(shard, NOBODY, process)
+        LeaseMove(shard, NOBODY, process)
         for shard, process in zip(free, [*held] * len(free), strict=False)
     ]
     for target in held:
         for source in held:
             if len(held[target]) < min(ceiling, len(held[source])):
-                moves.append(Move(held[source][0].shard, source, target))
+                moves.append(LeaseMove(held[source][0].shard, source, target))
                 break
     return moves
 
 
-def _ready_at_once(lease: Lease, leases: Any) -> bool:  # noqa: ARG001
+def _ready_at_once(lease: ShardLease, leases: Any) -> bool:  # noqa: ARG001
     return not lease.is_ended
 
 
-def _begins_at_once(self: LeaseAgent, hold: Hold) -> int:  # noqa: ARG001
+def _begins_at_once(self: LeaseAgent, hold: ShardHold) -> int:  # noqa: ARG001
     return 0
 
 
-def _twice_as_fast(self: Observations, now_ms: int) -> int:
+def _twice_as_fast(self: FailureDetector, now_ms: int) -> int:
     looked_ms = now_ms if self._looked_ms is None else self._looked_ms
     return self.clock_ms + 2 * (now_ms - looked_ms)
 
 
-def _at_the_last_look(self: Observations, now_ms: int) -> int:  # noqa: ARG001
+def _at_the_last_look(self: FailureDetector, now_ms: int) -> int:  # noqa: ARG001
     """Time stands still until the first look, and is never counted."""
     return self.clock_ms
 
@@ -143,7 +147,7 @@ async def _delete_unseen(self: MemoryLeaseStore, shards: Sequence[str]) -> None:
             del self.leases[lease.shard]
 
 
-def _never_wants_a_lease(self: View) -> list[Any]:  # noqa: ARG001
+def _never_wants_a_lease(self: GroupView) -> list[Any]:  # noqa: ARG001
     return []
 
 
@@ -161,7 +165,7 @@ def _adopts_nothing(self: LeaseAgent, leases: Any, now_ms: int, actions: Any) ->
 _reconcile = LeaseAgent._reconcile
 
 
-def _keeps(self: LeaseAgent, hold: Hold, actions: Any) -> None:
+def _keeps(self: LeaseAgent, hold: ShardHold, actions: Any) -> None:
     """Renewals go on."""
 
 
@@ -169,7 +173,7 @@ def _for_anybody(situation: Situation, free: Any, moves: Any) -> dict[str, list[
     return {}
 
 
-def _taken_by_its_own_timeout(self: MemoryLeaseStore, worker: Owner, takes: Any) -> Any:
+def _taken_by_its_own_timeout(self: MemoryLeaseStore, worker: LeaseOwner, takes: Any) -> Any:
     """As if nobody else had to be waited for who has a longer one."""
     for take in takes:
         if lease := self.leases.get(take.shard):
@@ -240,7 +244,7 @@ MUTANTS = {
         first=2,
     ),
     "starts a child before its parent": Mutant(
-        partial(run_in, **_FAMILY), replaced(plan, is_ready=_ready_at_once)
+        partial(run_in, **_FAMILY), replaced(lease_plan, is_ready=_ready_at_once)
     ),
     "begins before the victim handed over": Mutant(
         partial(run_in, **(_STEALS | {"process_ms": 900})),
@@ -248,11 +252,12 @@ MUTANTS = {
     ),
     "takes leases for expired too early": Mutant(
         partial(run_in, **_CUTS),
-        replaced(Observations, _at=_twice_as_fast),
+        replaced(FailureDetector, _at=_twice_as_fast),
         first=5,
     ),
     "never sees that time passes": Mutant(
-        partial(run_in, **_weights(crash=2, join=2)), replaced(Observations, _at=_at_the_last_look)
+        partial(run_in, **_weights(crash=2, join=2)),
+        replaced(FailureDetector, _at=_at_the_last_look),
     ),
     "does not say what was deleted": Mutant(
         partial(run_in, **(_FAMILY | _weights(split=2, pause=2))),
@@ -261,9 +266,12 @@ MUTANTS = {
     ),
     "makes leases again that were deleted": Mutant(
         partial(run_in, **_FAMILY),
-        together(replaced(memory, creatable=_only_known), replaced(view, creatable=_only_known)),
+        together(
+            replaced(memory_store, creatable=_only_known),
+            replaced(group_view, creatable=_only_known),
+        ),
     ),
-    "creates no lease": Mutant(run_in, replaced(View, unknown=_never_wants_a_lease)),
+    "creates no lease": Mutant(run_in, replaced(GroupView, unknown=_never_wants_a_lease)),
     "adopts nothing": Mutant(
         partial(run_in, **(_STEALS | {"lose_answer": 0.3})),
         replaced(LeaseAgent, _reconcile=_adopts_nothing),
@@ -274,13 +282,13 @@ MUTANTS = {
     "leaves a shard to whom it hangs in": Mutant(
         partial(run_in, **_HANGS),
         together(
-            replaced(plan, _stuck=_for_anybody),
-            replaced(Offers, planned=lambda _, moves, __: list(moves)),
+            replaced(lease_plan, _stuck=_for_anybody),
+            replaced(LeaseOffers, planned=lambda _, moves, __: list(moves)),
         ),
     ),
     "does not care how long others may be silent": Mutant(
         partial(run_in, **(_CUTS | {"is_mixed": True, "latency_ms": 20})),
-        replaced(Observations, timeout_ms=lambda self, _: self._times.timeout_ms),
+        replaced(FailureDetector, timeout_ms=lambda self, _: self._times.timeout_ms),
         first=8,
     ),
     "forgets that its victim may be silent for longer": Mutant(
@@ -290,7 +298,7 @@ MUTANTS = {
         partial(run_in, **_MERGES),
         together(
             replaced(MemoryLeaseStore, create=_created_from_an_old_list),
-            replaced(View, is_listing_old=property(lambda _: False)),
+            replaced(GroupView, is_listing_old=property(lambda _: False)),
         ),
     ),
     "trusts its clock too much": Mutant(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Lease, Save
+from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Save, ShardLease
 from tests.kits.models import Violation
 
 END = 1 << 40
@@ -71,14 +71,16 @@ class Oracle:
     def leaves(self, shard: str, work: Work) -> None:
         self.works[shard].remove(work)
 
-    def saves(self, before: Lease | None, after: Lease | None, save: Save, process: str) -> None:
+    def saves(
+        self, before: ShardLease | None, after: ShardLease | None, save: Save, process: str
+    ) -> None:
         """Property 4: no stale epoch's write lands."""
         if before is None or after is None or after.checkpoint == before.checkpoint:
             return
         if (before.consumer_process, before.epoch) != (process, save.epoch):
             raise Violation(f"{save} of {process} landed on {before}")
 
-    def rows(self, leases: dict[str, Lease]) -> None:
+    def rows(self, leases: dict[str, ShardLease]) -> None:
         """Property 4: nothing goes back."""
         for shard, lease in leases.items():
             mark = (lease.lease_id, lease.epoch, lease.seq, position(lease.checkpoint))
@@ -92,7 +94,7 @@ class Oracle:
             if not shard.is_read():
                 raise Violation(f"{shard.name}: {len(shard.seen)} of {shard.length} were processed")
 
-    def all_is_settled(self, leases: dict[str, Lease], live: list[str]) -> None:
+    def all_is_settled(self, leases: dict[str, ShardLease], live: list[str]) -> None:
         """Property 9, and the first half of 6 is for who counts them."""
         for shard, lease in leases.items():
             if lease.is_ended:
@@ -111,7 +113,7 @@ def position(checkpoint: str | None) -> int:
     return END if checkpoint == SHARD_END else int(checkpoint)
 
 
-def counts(leases: dict[str, Lease], live: list[str]) -> dict[str, int]:
+def counts(leases: dict[str, ShardLease], live: list[str]) -> dict[str, int]:
     """Leases by live process."""
     found = dict.fromkeys(live, 0)
     for lease in leases.values():

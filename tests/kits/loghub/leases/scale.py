@@ -6,12 +6,12 @@ A round is one look of every worker at the store; calls are answered at once, an
 from collections import Counter
 from dataclasses import dataclass
 
-from raftwood.loghub.consumer.leases import LeaseTimes, NewLease, Owner, Save
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.plan import plan_by_count
-from raftwood.loghub.consumer.rules.steps import Call
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.lease_events import StoreCall
+from raftwood.loghub.consumer.lease_plan import plan_by_count
+from raftwood.loghub.consumer.leases import LeaseOwner, LeaseTimes, NewLease, Save
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from tests.kits.loghub.leases.sim_worker import result_of
 
 TIMES = LeaseTimes(poll_ms=2_500)
@@ -38,66 +38,66 @@ class ManyWorkers:
         joined: list[LeaseAgent] = []
         for _ in range(count):
             number = len(self.agents) + len(joined)
-            owner = Owner(f"w{number:04}", f"p{number:04}")
+            owner = LeaseOwner(f"w{number:04}", f"p{number:04}")
             joined.append(LeaseAgent(owner, TIMES, plan_by_count, self.now_ms))
         self.agents += joined
         for agent in joined:
-            self._feed(agent, steps.ShardsListed(self.listed, agent.deleted_seq))
+            self._feed(agent, lease_events.ShardsListed(self.listed, agent.deleted_seq))
 
     def run_for(self, duration_ms: int, *, step_ms: int = 500) -> None:
         for _ in range(duration_ms // step_ms):
             self.now_ms += step_ms
             for agent in self.agents:
                 if agent.wake_ms() <= self.now_ms:
-                    self._feed(agent, steps.Ticked())
+                    self._feed(agent, lease_events.Ticked())
 
     def sizes(self) -> tuple[int, int]:
         found = Counter(lease.lease_process for lease in self.store.leases.values())
         sizes = [found[agent.me.process] for agent in self.agents]
         return min(sizes), max(sizes)
 
-    def _feed(self, agent: LeaseAgent, event: steps.Event) -> None:
+    def _feed(self, agent: LeaseAgent, event: lease_events.Event) -> None:
         events = [event]
         while events:
             for action in agent.step(events.pop(), self.now_ms):
-                if isinstance(action, steps.StartConsumer):
+                if isinstance(action, lease_events.StartConsumer):
                     self.starts += 1
-                elif isinstance(action, steps.StopConsumer):
+                elif isinstance(action, lease_events.StopConsumer):
                     save = Save(action.shard, action.epoch, "p", 1 << 30)
-                    events.append(steps.ConsumerStopped(save))
-                elif not isinstance(action, steps.Finish):
+                    events.append(lease_events.ConsumerStopped(save))
+                elif not isinstance(action, lease_events.Finish):
                     events.append(self._answer(agent.me, action))
 
-    def _answer(self, me: Owner, ask: steps.Ask) -> steps.Event:
+    def _answer(self, me: LeaseOwner, ask: lease_events.Ask) -> lease_events.Event:
         store, name = self.store, type(ask).__name__
         self.tally.calls[name] += 1
         match ask:
-            case steps.AskRegister():
-                return steps.Registered(result_of(store.register(me)))
-            case steps.AskScan(after, processes):
+            case lease_events.AskRegister():
+                return lease_events.WorkerRegistered(result_of(store.register(me)))
+            case lease_events.AskScan(after, processes):
                 scan = result_of(store.scan(after, processes))
                 self.tally.rows[name] += len(scan.leases)
                 self.tally.rows["workers"] += len(scan.workers)
-                return steps.Scanned(scan)
-            case steps.AskPoll(after):
+                return lease_events.Scanned(scan)
+            case lease_events.AskPoll(after):
                 scan = result_of(store.own(me.process, after))
                 self.tally.rows[name] += len(scan.leases)
-                return steps.Polled(scan)
-            case steps.AskRenew(renewals):
+                return lease_events.Polled(scan)
+            case lease_events.AskRenew(renewals):
                 self.tally.rows[name] += len(renewals)
-                return steps.LeasesRenewed(result_of(store.renew(me, renewals)))
-            case steps.AskTake(takes):
+                return lease_events.LeasesRenewed(result_of(store.renew(me, renewals)))
+            case lease_events.AskTake(takes):
                 self.tally.rows[name] += len(takes)
-                return steps.LeasesAnswered(Call.TAKE, result_of(store.take(me, takes)))
-            case steps.AskBecome(renewals):
+                return lease_events.LeasesAnswered(StoreCall.TAKE, result_of(store.take(me, takes)))
+            case lease_events.AskBecome(renewals):
                 leases = result_of(store.become_consumer(me, renewals))
-                return steps.LeasesAnswered(Call.BECOME, leases)
-            case steps.AskHandOver(saves):
+                return lease_events.LeasesAnswered(StoreCall.BECOME, leases)
+            case lease_events.AskHandOver(saves):
                 leases = result_of(store.hand_over(me.process, saves))
-                return steps.LeasesAnswered(Call.HAND_OVER, leases)
-            case steps.AskCreate(leases, deleted_seq):
+                return lease_events.LeasesAnswered(StoreCall.HAND_OVER, leases)
+            case lease_events.AskCreate(leases, deleted_seq):
                 result_of(store.create(leases, deleted_seq=deleted_seq))
-                return steps.Done(Call.CREATE)
+                return lease_events.StoreCallDone(StoreCall.CREATE)
             case _:
                 raise AssertionError(f"nobody leaves, and no shard ends: {ask}")
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from raftwood.loghub.consumer.leases import SHARD_END, Lease, NewLease, Owner, Save
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.plan import plan_by_bytes, plan_by_count
-from raftwood.loghub.consumer.rules.steps import Call
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.lease_events import StoreCall
+from raftwood.loghub.consumer.lease_plan import plan_by_bytes, plan_by_count
+from raftwood.loghub.consumer.leases import SHARD_END, LeaseOwner, NewLease, Save, ShardLease
 from tests.kits.loghub.leases.oracle import Work, position
 from tests.kits.loghub.leases.profile import SHORT_TIMES
 
@@ -37,7 +37,7 @@ def result_of(call: Coroutine[Any, Any, Any]) -> Any:
 
 @dataclass
 class Consumer:
-    lease: Lease
+    lease: ShardLease
     position: int
     seq: int
     is_told_to_stop: bool = False
@@ -46,7 +46,7 @@ class Consumer:
 
 
 class SimWorker:
-    def __init__(self, world: World, owner: Owner) -> None:
+    def __init__(self, world: World, owner: LeaseOwner) -> None:
         self.world = world
         # The way to the store and back has to be shorter than the time between renewals.
         is_mixed = world.profile.is_mixed and world.profile.latency_ms <= 20
@@ -88,12 +88,12 @@ class SimWorker:
         self.world.after(delay_ms, guarded)
 
     def tick(self) -> None:
-        self.feed(steps.Ticked())
+        self.feed(lease_events.Ticked())
 
     def list_shards(self) -> None:
         shards = self.world.oracle.shards.values()
         listed = [NewLease(each.name, each.parents) for each in shards]
-        event = steps.ShardsListed(listed, self.agent.deleted_seq)
+        event = lease_events.ShardsListed(listed, self.agent.deleted_seq)
 
         def answered() -> None:
             self.feed(event)
@@ -104,7 +104,7 @@ class SimWorker:
         else:
             answered()
 
-    def feed(self, event: steps.Event) -> None:
+    def feed(self, event: lease_events.Event) -> None:
         if not self.is_up:
             return
         self.steps += 1
@@ -131,7 +131,7 @@ class SimWorker:
         self.consumers = {}
 
     def leave(self) -> None:
-        self.after(0, lambda: self.feed(steps.DrainRequested()))
+        self.after(0, lambda: self.feed(lease_events.DrainRequested()))
 
     def pause(self, length_ms: float) -> None:
         self.paused_until = max(self.paused_until, self.world.now + length_ms)
@@ -139,63 +139,77 @@ class SimWorker:
     def reconnect(self) -> None:
         self.is_cut_off = False
 
-    def _do(self, action: steps.Action) -> None:
+    def _do(self, action: lease_events.Action) -> None:
         match action:
-            case steps.StartConsumer(lease):
+            case lease_events.StartConsumer(lease):
                 consumer = Consumer(lease, position(lease.checkpoint), lease.seq)
                 self.consumers[lease.shard] = consumer
                 self.world.starts += 1
                 self.after(0, lambda: self._process(consumer))
-            case steps.StopConsumer(shard):
+            case lease_events.StopConsumer(shard):
                 consumer = self.consumers[shard]
                 consumer.is_told_to_stop = True
                 if consumer.work is None:
                     self.after(0, lambda: self._stopped(consumer, None))
-            case steps.Finish():
+            case lease_events.Finish():
                 assert self.consumers == {}
                 self.is_up = False
             case _:
                 self._call(action)
 
-    def _call(self, ask: steps.Ask) -> None:
+    def _call(self, ask: lease_events.Ask) -> None:
         store, owner = self.world.store, self.owner
         match ask:
-            case steps.AskRegister():
-                self._send(Call.REGISTER, lambda: store.register(owner), steps.Registered)
-            case steps.AskScan(after, processes):
-                self._send(Call.SCAN, lambda: store.scan(after, processes), steps.Scanned)
-            case steps.AskPoll(after):
-                self._send(Call.POLL, lambda: store.own(owner.process, after), steps.Polled)
-            case steps.AskRenew(renewals):
-                self._send(Call.RENEW, lambda: store.renew(owner, renewals), steps.LeasesRenewed)
-            case steps.AskTake(takes):
-                self._leases(Call.TAKE, lambda: store.take(owner, takes))
-            case steps.AskBecome(renewals):
-                self._leases(Call.BECOME, lambda: store.become_consumer(owner, renewals))
-            case steps.AskHandOver(saves):
-                self._leases(Call.HAND_OVER, lambda: store.hand_over(owner.process, saves))
-            case steps.AskRelease(shards):
-                self._leases(Call.RELEASE, lambda: store.release(owner.process, shards))
-            case steps.AskCreate(leases, seen):
+            case lease_events.AskRegister():
                 self._send(
-                    Call.CREATE, lambda: store.create(leases, deleted_seq=seen), _done(Call.CREATE)
+                    StoreCall.REGISTER, lambda: store.register(owner), lease_events.WorkerRegistered
                 )
-            case steps.AskDelete(shards):
-                self._send(Call.DELETE, lambda: store.delete(shards), _done(Call.DELETE))
-            case steps.AskForget(rows):
-                self._send(Call.FORGET, lambda: store.forget_workers(rows), _done(Call.FORGET))
+            case lease_events.AskScan(after, processes):
+                self._send(
+                    StoreCall.SCAN, lambda: store.scan(after, processes), lease_events.Scanned
+                )
+            case lease_events.AskPoll(after):
+                self._send(
+                    StoreCall.POLL, lambda: store.own(owner.process, after), lease_events.Polled
+                )
+            case lease_events.AskRenew(renewals):
+                self._send(
+                    StoreCall.RENEW,
+                    lambda: store.renew(owner, renewals),
+                    lease_events.LeasesRenewed,
+                )
+            case lease_events.AskTake(takes):
+                self._leases(StoreCall.TAKE, lambda: store.take(owner, takes))
+            case lease_events.AskBecome(renewals):
+                self._leases(StoreCall.BECOME, lambda: store.become_consumer(owner, renewals))
+            case lease_events.AskHandOver(saves):
+                self._leases(StoreCall.HAND_OVER, lambda: store.hand_over(owner.process, saves))
+            case lease_events.AskRelease(shards):
+                self._leases(StoreCall.RELEASE, lambda: store.release(owner.process, shards))
+            case lease_events.AskCreate(leases, seen):
+                self._send(
+                    StoreCall.CREATE,
+                    lambda: store.create(leases, deleted_seq=seen),
+                    _done(StoreCall.CREATE),
+                )
+            case lease_events.AskDelete(shards):
+                self._send(StoreCall.DELETE, lambda: store.delete(shards), _done(StoreCall.DELETE))
+            case lease_events.AskForget(rows):
+                self._send(
+                    StoreCall.FORGET, lambda: store.forget_workers(rows), _done(StoreCall.FORGET)
+                )
 
-    def _leases(self, call: Call, run: Callable[[], Any]) -> None:
-        self._send(call, run, lambda leases: steps.LeasesAnswered(call, leases))
+    def _leases(self, call: StoreCall, run: Callable[[], Any]) -> None:
+        self._send(call, run, lambda leases: lease_events.LeasesAnswered(call, leases))
 
     def _send(
-        self, call: Call, run: Callable[[], Any], event: Callable[[Any], steps.Event]
+        self, call: StoreCall, run: Callable[[], Any], event: Callable[[Any], lease_events.Event]
     ) -> None:
         def answered(answer: Any) -> None:
             self.feed(event(answer))
 
         def failed() -> None:
-            self.feed(steps.StoreFailed(call, self.world.random.random()))
+            self.feed(lease_events.StoreFailed(call, self.world.random.random()))
 
         self.request(run, answered, failed)
 
@@ -278,7 +292,7 @@ class SimWorker:
 
         def refused(shards: list[str]) -> None:
             for shard in shards:
-                self.feed(steps.SaveRefused(shard, save.epoch))
+                self.feed(lease_events.SaveRefused(shard, save.epoch))
 
         self.request(lambda: self.world.store.save(process, [save]), refused, lambda: None)
 
@@ -287,7 +301,7 @@ class SimWorker:
         if self.consumers.get(shard) is consumer:
             del self.consumers[shard]
             save = self._last(consumer, checkpoint)
-            self.feed(steps.ConsumerStopped(save))
+            self.feed(lease_events.ConsumerStopped(save))
 
     def _last(self, consumer: Consumer, checkpoint: str | None) -> Save:
         if checkpoint is not None:
@@ -296,5 +310,5 @@ class SimWorker:
         return Save(consumer.lease.shard, consumer.lease.epoch, text, consumer.seq, 1.0)
 
 
-def _done(call: Call) -> Callable[[Any], steps.Event]:
-    return lambda _: steps.Done(call)
+def _done(call: StoreCall) -> Callable[[Any], lease_events.Event]:
+    return lambda _: lease_events.StoreCallDone(call)

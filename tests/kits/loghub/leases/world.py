@@ -4,8 +4,8 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from raftwood.loghub.consumer.leases import Lease, Owner, Save, Take
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.leases import LeaseOwner, Save, ShardLease, Take
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from tests.kits.loghub.leases.oracle import Oracle, Shard, counts, position
 from tests.kits.loghub.leases.profile import TIMES, Profile
 from tests.kits.loghub.leases.sim_worker import SimWorker
@@ -25,7 +25,7 @@ class CheckedStore(MemoryLeaseStore):
         self.moves = 0
         self.steals = 0
 
-    async def take(self, worker: Owner, takes: Sequence[Take]) -> list[Lease]:
+    async def take(self, worker: LeaseOwner, takes: Sequence[Take]) -> list[ShardLease]:
         before = dict(self.leases)
         found = await super().take(worker, takes)
         for take in takes:
@@ -41,7 +41,7 @@ class CheckedStore(MemoryLeaseStore):
         self._check(before, process, saves)
         return refused
 
-    async def hand_over(self, process: str, saves: Sequence[Save]) -> list[Lease]:
+    async def hand_over(self, process: str, saves: Sequence[Save]) -> list[ShardLease]:
         before = dict(self.leases)
         found = await super().hand_over(process, saves)
         self._check(before, process, saves)
@@ -56,7 +56,7 @@ class CheckedStore(MemoryLeaseStore):
                 self.oracle.clean.add((save.shard, save.epoch))
         return found
 
-    def _check(self, before: dict[str, Lease], process: str, saves: Sequence[Save]) -> None:
+    def _check(self, before: dict[str, ShardLease], process: str, saves: Sequence[Save]) -> None:
         for save in saves:
             old, new = before.get(save.shard), self.leases.get(save.shard)
             self.oracle.saves(old, new, save, process)
@@ -138,7 +138,7 @@ class World:
     def join(self) -> None:
         if len(self.up()) < WORKERS_MAX:
             number = len(self.workers)
-            self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))
+            self.workers.append(SimWorker(self, LeaseOwner(f"w{number:02}", f"p{number:02}")))
 
     def drain(self) -> None:
         if len(self.up()) > 1:
@@ -157,7 +157,7 @@ class World:
             old.crash()
         elif self.random.random() < 0.5:
             old.pause(self.random.uniform(0.2, 3) * self.times.timeout_ms)
-        owner = Owner(old.owner.instance, f"p{len(self.workers):02}")
+        owner = LeaseOwner(old.owner.instance, f"p{len(self.workers):02}")
         self.workers.append(SimWorker(self, owner))
 
     def pause(self) -> None:
@@ -216,7 +216,7 @@ class World:
                 shard.length += 1
         # Whoever is up may be about to leave.
         number = len(self.workers)
-        self.workers.append(SimWorker(self, Owner(f"w{number:02}", f"p{number:02}")))
+        self.workers.append(SimWorker(self, LeaseOwner(f"w{number:02}", f"p{number:02}")))
 
     def spread(self) -> int:
         """The most that two workers differ by."""

@@ -5,19 +5,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from raftwood.app.connecting import awaited_cluster
-from raftwood.app.gateway_server import GatewayServer
-from raftwood.app.groups import METASTORE_SHARD
-from raftwood.app.metastore_time import MetastoreTime
-from raftwood.app.settings import Settings
 from raftwood.base.configuration import compose
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.server.log_store import Guest
 from raftwood.metastore.state_machine import MetaStateMachine
-from raftwood.raft.host.host import Host
-from raftwood.simulation import Machine, Simulation
+from raftwood.raft.node_host import NodeHost
+from raftwood.server.cluster import METASTORE_SHARD
+from raftwood.server.cluster_client import awaited_cluster
+from raftwood.server.gateway import GatewayServer
+from raftwood.server.settings import Settings
+from raftwood.server.tenants import MetastoreTime
+from raftwood.testing import Machine, Simulation
 from tests.kits.logservice.log_cluster import address
 from tests.kits.logservice.simulation.world import SupervisedCluster
 
@@ -64,7 +64,7 @@ class HubCluster(SupervisedCluster):
         self.gateways: dict[int, Machine] = {}
         self.servers: dict[int, GatewayServer] = {}
 
-    def _guests(self, environment: Environment, host: Host) -> Mapping[int, Guest]:
+    def _guests(self, environment: Environment, host: NodeHost) -> Mapping[int, Guest]:
         time = MetastoreTime(environment, host, METASTORE_SHARD)
         guest = Guest(name="metastore", machine=self._machine, run=time.run)
         return {METASTORE_SHARD: guest}

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from raftwood.loghub.server.catalog import LogstoreReconciler
 from raftwood.loghub.server.metadata import Metadata
-from raftwood.loghub.server.settling import Settling
-from raftwood.simulation import PROCESS, ProcessEnded, Simulation
+from raftwood.testing import PROCESS, ProcessEnded, Simulation
 
 _LATE_S_MAX = 4.0
 _STEPS: tuple[tuple[type, str], ...] = (
-    (Settling, "_create"),
-    (Settling, "_seal"),
-    (Settling, "_remove"),
+    (LogstoreReconciler, "_create"),
+    (LogstoreReconciler, "_seal"),
+    (LogstoreReconciler, "_remove"),
     (Metadata, "change"),
 )
 

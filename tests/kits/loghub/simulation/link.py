@@ -7,9 +7,7 @@ from typing import Any
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
-from raftwood.loghub.batches import HEAD_BYTES, decode_head
-from raftwood.loghub.compression import decompress
-from raftwood.loghub.controls import AnyControl, decode_control_answer, encode_control
+from raftwood.loghub.batches import HEAD_BYTES, decode_head, decompress
 from raftwood.loghub.model import AccessKey, Shard
 from raftwood.loghub.wire import (
     CLUSTER,
@@ -19,17 +17,20 @@ from raftwood.loghub.wire import (
     PULL,
     PUT,
     SHARDS,
+    AnyControl,
     CursorRequest,
     Pulled,
     PullRequest,
     PutRequest,
     StreamRequest,
+    decode_control_answer,
     decode_pulled,
+    encode_control,
     encode_pull,
     encode_put,
 )
 from raftwood.net import ClientCredentials, ClientLimits, Connection, Identity, Secret, connect
-from raftwood.net.store_names import split_address
+from raftwood.net.identity import split_address
 from tests.kits.loghub.streams import log_group, values_of
 
 PROJECT = "p"

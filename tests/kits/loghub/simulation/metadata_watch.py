@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from raftwood.loghub.key_ranges import covers_all
 from raftwood.loghub.model import Logstore, Shard, ShardStatus
 from raftwood.loghub.server.metadata import LOGSTORES
+from raftwood.loghub.shards import covers_all
 from raftwood.metastore.state_machine import MetaStateMachine
 
 _decode = msgspec.json.Decoder(Logstore).decode

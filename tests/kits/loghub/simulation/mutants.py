@@ -11,18 +11,17 @@ from msgspec.structs import replace
 
 from raftwood.base.errors import LogSealed
 from raftwood.base.position import Position
-from raftwood.loghub.client import pulling
-from raftwood.loghub.client.lanes import Lane
-from raftwood.loghub.client.producer_rules import ProducerRules
+from raftwood.loghub.client import reader
+from raftwood.loghub.client.producer_rules import ProducerRules, ShardLane
 from raftwood.loghub.errors import ShardNotFound
 from raftwood.loghub.model import Logstore, Shard, ShardStatus
-from raftwood.loghub.server import retention, settling, streams
+from raftwood.loghub.server import catalog, retention, streams
+from raftwood.loghub.server.catalog import LogstoreReconciler
 from raftwood.loghub.server.retention import Retention
-from raftwood.loghub.server.settling import Settling
 from raftwood.loghub.server.streams import Streams
-from raftwood.loghub.shard_rules import begin_split, finish_hand_overs
+from raftwood.loghub.shards import begin_split, finish_hand_overs
 from raftwood.loghub.wire import Pulled
-from raftwood.simulation import SwarmProfile
+from raftwood.testing import SwarmProfile
 from tests.kits.loghub.simulation.world import Plan, run_hub
 from tests.kits.models import Mutant, replaced
 
@@ -33,12 +32,12 @@ _pull = Streams._pull
 # Splits and merges
 
 
-async def _seal_nothing(settling_: Settling, log: str) -> Position:
+async def _seal_nothing(settling_: LogstoreReconciler, log: str) -> Position:
     """The parent's log takes what comes, after its end was written down."""
     return (await (await settling_._logs.open(log)).bounds()).next
 
 
-async def _seal_after_the_end(settling_: Settling, log: str) -> Position:
+async def _seal_after_the_end(settling_: LogstoreReconciler, log: str) -> Position:
     opened = await settling_._logs.open(log)
     end = (await opened.bounds()).next
     await opened.seal()
@@ -107,7 +106,7 @@ async def _known_shard(hub: Streams, known: Logstore, number: int) -> Shard:
     return shard
 
 
-def _lost_and_routed_anew(rules: ProducerRules, lane: Lane, *, now: float) -> None:
+def _lost_and_routed_anew(rules: ProducerRules, lane: ShardLane, *, now: float) -> None:
     """After a lost answer, what was under way goes to where its keys belong now."""
     rules.readonly(lane)
     lane.is_sealed = False
@@ -176,11 +175,11 @@ MUTANTS = {
         _freeing, replaced(Retention, _too_much=_too_much), harm="may keep"
     ),
     "hands over without a seal": Mutant(
-        _calm, replaced(Settling, _seal=_seal_nothing), harm="behind|is not read|given up"
+        _calm, replaced(LogstoreReconciler, _seal=_seal_nothing), harm="behind|is not read|given up"
     ),
     "ignores the sibling": Mutant(
         _calm,
-        replaced(settling, finish_hand_overs=_finish_by_one),
+        replaced(catalog, finish_hand_overs=_finish_by_one),
         harm="before its parent has ended|do not cover",
     ),
     "leaves things half-done": Mutant(
@@ -196,7 +195,7 @@ MUTANTS = {
     ),
     "reads children before their parents": Mutant(
         _calm,
-        replaced(pulling, startable=_startable_at_once),
+        replaced(reader, startable=_startable_at_once),
         harm="of its key",
         first=1,
     ),
@@ -210,7 +209,7 @@ MUTANTS = {
     ),
     "takes the end before the seal": Mutant(
         _calm,
-        replaced(Settling, _seal=_seal_after_the_end),
+        replaced(LogstoreReconciler, _seal=_seal_after_the_end),
         harm="behind|is not read|acked and|given up: InvalidCursor",
         first=1,
     ),

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import msgspec
 
-from raftwood.loghub.key_ranges import contains, covers_all, hash_key
 from raftwood.loghub.model import Shard, ShardStatus
+from raftwood.loghub.shards import contains, covers_all, hash_key
 from raftwood.loghub.wire import Pulled
-from raftwood.simulation.history import Outcome
+from raftwood.testing.history import OperationOutcome
 from tests.kits.loghub.simulation.link import texts
 
 _OVERHEAD_MAX = 12
@@ -28,7 +28,7 @@ class Sent(msgspec.Struct):
     """A record, and what its producer knows of it."""
 
     text: str
-    outcome: Outcome = "unknown"
+    outcome: OperationOutcome = "unknown"
     shard: int = -1
     position: int = -1
 

@@ -8,29 +8,23 @@ from functools import partial
 
 import msgspec
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError, Unavailable
-from raftwood.loghub.client.deliveries import Delivery
-from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.gateways import Gateways, HubAccess
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
-from raftwood.loghub.controls import (
-    CreateLogstore,
-    DeleteLogstore,
-    DeleteShard,
-    MergeShard,
-    SplitShard,
-)
 from raftwood.loghub.errors import (
+    DeliveryUnknown,
     LogstoreExists,
     LogstoreNotFound,
+    NotDelivered,
     ShardReadonly,
 )
-from raftwood.loghub.key_ranges import contains, hash_key
 from raftwood.loghub.model import AccessKey, Shard, ShardStatus
+from raftwood.loghub.shards import contains, hash_key
+from raftwood.loghub.wire import CreateLogstore, DeleteLogstore, DeleteShard, MergeShard, SplitShard
 from raftwood.net import Secret
 from tests.kits.loghub.simulation.link import PROJECT, Link, texts
 from tests.kits.loghub.simulation.notebook import Content, Notebook, Sent

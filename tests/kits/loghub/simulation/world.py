@@ -5,20 +5,13 @@ import random
 
 import msgspec
 
-from raftwood.app.groups import METASTORE_SHARD
 from raftwood.base.errors import RaftwoodError
-from raftwood.loghub.controls import CreateLogstore, CreateProject, LogstoreOptions
-from raftwood.loghub.log_names import LOG_PREFIX
-from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.shard_rules import is_settled
+from raftwood.loghub.model import AccessKey, AccessRole
+from raftwood.loghub.shards import LOG_PREFIX, is_settled
+from raftwood.loghub.wire import CreateLogstore, CreateProject, LogstoreOptions
 from raftwood.logservice.client.keeper_client import KeeperClient
-from raftwood.simulation import (
-    FaultInjector,
-    Machine,
-    Report,
-    Simulation,
-    SwarmProfile,
-)
+from raftwood.server.cluster import METASTORE_SHARD
+from raftwood.testing import FaultInjector, Machine, Simulation, SimulationReport, SwarmProfile
 from tests.kits.loghub.simulation.cluster import GATEWAY_PORT, HubCluster, gateway_name
 from tests.kits.loghub.simulation.crash_points import CrashPoints
 from tests.kits.loghub.simulation.link import PROJECT, Link
@@ -185,7 +178,7 @@ class _Run:
 
     async def _prepare(self) -> None:
         gateway = self._cluster.servers[1].gateway
-        self._key = await gateway.access.create({"*": Role.ADMIN})
+        self._key = await gateway.access.create({"*": AccessRole.ADMIN})
         await asyncio.sleep(1.0)  # until every gateway has heard of the key
         options = LogstoreOptions(retained_bytes_max=self._plan.retained_bytes_max, ttl_days=0)
         self._notebook.retained_bytes_max = self._plan.retained_bytes_max
@@ -311,7 +304,7 @@ def run_hub(
     *,
     profile: SwarmProfile | None = None,
     twice: bool = False,
-) -> Report[Outcome]:
+) -> SimulationReport[Outcome]:
     """Run one seed, with a plan and a profile drawn from it; raises what it found."""
     profile = profile or choose_profile(seed)
     plan = plan or choose_plan(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.state import ClusterPhase
 from tests.kits.models import Violation
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_end(world: World) -> None:
-    if world.state.phase is not Phase.RUNNING:
+    if world.state.phase is not ClusterPhase.RUNNING:
         raise Violation(f"the cluster is {world.state.phase}: {world.state.reason}")
     stores = len(living(world))
     for number, shard in world.state.shards.items():

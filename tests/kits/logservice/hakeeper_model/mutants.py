@@ -5,38 +5,40 @@ from dataclasses import replace
 
 import msgspec
 
-from raftwood.logservice.hakeeper import reporting, rules, scheduling
-from raftwood.logservice.hakeeper.checkers import balance, bootstrap, membership, planner, zombies
-from raftwood.logservice.hakeeper.checkers.planning import Planning
+from raftwood.logservice.hakeeper import checkers, rules
+from raftwood.logservice.hakeeper import rules as rules_module
+from raftwood.logservice.hakeeper.checkers import PlanningRound
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import ReplicaReport
-from raftwood.logservice.hakeeper.state import ShardState, State
+from raftwood.logservice.hakeeper.messages import Order, OrderKind, ShardReplicaReport
+from raftwood.logservice.hakeeper.state import KeeperShardState, KeeperState
 from tests.kits.logservice.hakeeper_model.profile import Profile
 from tests.kits.logservice.hakeeper_model.world import run
 from tests.kits.models import Mutant, replaced, together
 
 _EVENTS = 4_000
 
-_add_voter = membership._Change._add_voter
-_fits = scheduling._fits
-_plan_bootstrap = bootstrap.plan_bootstrap
-_prepare_tn = scheduling._prepare_tn
-_take_configuration = reporting._take_configuration
+_add_voter = checkers._Change._add_voter
+_fits = rules_module._fits
+_plan_bootstrap = checkers.plan_bootstrap
+_prepare_tn = rules_module._prepare_tn
+_schedule = rules_module.schedule
+_take_configuration = rules_module._take_configuration
 
 
 def _true(*_: object) -> bool:
     return True
 
 
-def _is_zombie_at_equal_epoch(planning: Planning, report: ReplicaReport, store: int) -> bool:
+def _is_zombie_at_equal_epoch(
+    planning: PlanningRound, report: ShardReplicaReport, store: int
+) -> bool:
     shard = planning.state.shards.get(report.shard)
     if shard is None:
         return report.shard in planning.state.removed_shards
     return report.epoch <= shard.epoch and store not in (*shard.voters, *shard.learners)
 
 
-def _kill_at_once(planning: Planning) -> None:
+def _kill_at_once(planning: PlanningRound) -> None:
     """Not waiting for the leader's word: one that was just added looks like a zombie."""
     for number, store in planning.state.stores.items():
         for report in store.replicas.values():
@@ -49,18 +51,18 @@ def _kill_at_once(planning: Planning) -> None:
                 planning.order(OrderKind.KILL_ZOMBIE, to_store=number, shard=report.shard)
 
 
-def _remove_before_adding(change: membership._Change, *, removed: int) -> None:
+def _remove_before_adding(change: checkers._Change, *, removed: int) -> None:
     if removed and removed != change._leader:
         change._remove_voter(removed)
     else:
         _add_voter(change, removed=removed)
 
 
-def _schedule_of_any_term(state: State, batch: Schedule) -> Scheduled:
-    return scheduling.schedule(state, msgspec.structs.replace(batch, term=state.term + 1))
+def _schedule_of_any_term(state: KeeperState, batch: Schedule) -> Scheduled:
+    return _schedule(state, msgspec.structs.replace(batch, term=state.term + 1))
 
 
-def _believe_the_last(shard: ShardState, report: ReplicaReport, store: int) -> None:
+def _believe_the_last(shard: KeeperShardState, report: ShardReplicaReport, store: int) -> None:
     if report.voters and report.epoch == shard.epoch:
         shard.voters = tuple(sorted(report.voters))
         shard.learners = tuple(sorted(report.learners))
@@ -68,11 +70,11 @@ def _believe_the_last(shard: ShardState, report: ReplicaReport, store: int) -> N
         _take_configuration(shard, report, store)
 
 
-def _may_start_unless_joint(shard: ShardState, store: int) -> bool:
+def _may_start_unless_joint(shard: KeeperShardState, store: int) -> bool:
     return store not in shard.lost and not shard.is_joint
 
 
-def _keep_the_holder(state: State, order: Order) -> Order | None:
+def _keep_the_holder(state: KeeperState, order: Order) -> Order | None:
     before = state.tn_shards[order.tn_shard].holder if order.tn_shard else 0
     prepared = _prepare_tn(state, order)
     if before and order.tn_shard in state.tn_shards:
@@ -80,14 +82,14 @@ def _keep_the_holder(state: State, order: Order) -> Order | None:
     return prepared
 
 
-def _fits_a_second_time(state: State, order: Order) -> bool:
+def _fits_a_second_time(state: KeeperState, order: Order) -> bool:
     if order.kind is OrderKind.BOOTSTRAP_SHARD:
         state.shards[order.shard].founders = dict(order.members)
         return True
     return _fits(state, order)
 
 
-def _plan_bootstrap_again(planning: Planning) -> None:
+def _plan_bootstrap_again(planning: PlanningRound) -> None:
     for shard in planning.state.shards.values():
         if shard.awaited and not shard.leader:
             shard.founders = {}
@@ -115,30 +117,30 @@ MUTANTS: dict[str, Mutant] = {
     "begins a shard twice": Mutant(
         _IN_LOSSES,
         together(
-            replaced(scheduling, _fits=_fits_a_second_time),
-            replaced(planner, plan_bootstrap=_plan_bootstrap_again),
+            replaced(rules_module, _fits=_fits_a_second_time),
+            replaced(checkers, plan_bootstrap=_plan_bootstrap_again),
         ),
         first=2,
     ),
     "believes the last of an equal epoch": Mutant(
-        _weather(fork=0.01), replaced(reporting, _take_configuration=_believe_the_last), first=1
+        _weather(fork=0.01), replaced(rules_module, _take_configuration=_believe_the_last), first=1
     ),
     "changes members without a quorum": Mutant(
-        _IN_CRASHES, replaced(Planning, has_quorum=_true), first=6
+        _IN_CRASHES, replaced(PlanningRound, has_quorum=_true), first=6
     ),
     "gives an old lease to a new owner": Mutant(
-        _IN_CRASHES, replaced(scheduling, _prepare_tn=_keep_the_holder), first=1
+        _IN_CRASHES, replaced(rules_module, _prepare_tn=_keep_the_holder), first=1
     ),
     "kills a replica at an equal epoch": Mutant(
         _weather(**_LOSSES, fork=0.01),
-        replaced(zombies, is_zombie=_is_zombie_at_equal_epoch),
+        replaced(checkers, is_zombie=_is_zombie_at_equal_epoch),
         first=7,
     ),
     "kills a replica that is just added": Mutant(
         _IN_LOSSES,
         together(
-            replaced(planner, plan_zombies=_kill_at_once),
-            replaced(scheduling, _is_stranger=_true),
+            replaced(checkers, plan_zombies=_kill_at_once),
+            replaced(rules_module, _is_stranger=_true),
         ),
     ),
     "leaves voters of a joint change stopped": Mutant(
@@ -152,24 +154,25 @@ MUTANTS: dict[str, Mutant] = {
             tn_shards=0,
             restart=0.02,
         ),
-        replaced(scheduling, _may_start=_may_start_unless_joint),
+        replaced(rules_module, _may_start=_may_start_unless_joint),
         first=3,
     ),
-    "moves for ever": Mutant(_weather(crash=0.0), replaced(balance, DIFFERENCE=1), first=5),
+    "moves for ever": Mutant(_weather(crash=0.0), replaced(checkers, DIFFERENCE=1), first=5),
     "promotes before caught up": Mutant(
-        _weather(crash=0.01, write=0.9), replaced(Planning, is_caught_up=Planning.is_serving)
+        _weather(crash=0.01, write=0.9),
+        replaced(PlanningRound, is_caught_up=PlanningRound.is_serving),
     ),
     "removes the dead before adding": Mutant(
-        _IN_CRASHES, replaced(membership._Change, _add_voter=_remove_before_adding)
+        _IN_CRASHES, replaced(checkers._Change, _add_voter=_remove_before_adding)
     ),
     "restarts voters that lost their data": Mutant(
-        _weather(crash=0.01, wipe=0.5), replaced(reporting, _lose=lambda *_: None)
+        _weather(crash=0.01, wipe=0.5), replaced(rules_module, _lose=lambda *_: None)
     ),
     "two changes at once": Mutant(
         _IN_CRASHES,
         together(
-            replaced(Planning, is_changing=lambda *_: False),
-            replaced(scheduling, MEMBERSHIP=()),
+            replaced(PlanningRound, is_changing=lambda *_: False),
+            replaced(rules_module, MEMBERSHIP=()),
         ),
     ),
 }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
+from raftwood.logservice.hakeeper.messages import Order, OrderKind
 from tests.kits.logservice.hakeeper_model.profile import SETTINGS
 from tests.kits.models import Violation
 

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
+from raftwood.logservice.settings import HaKeeperSettings
 
 SETTINGS = HaKeeperSettings(
     store_down_ticks=6,

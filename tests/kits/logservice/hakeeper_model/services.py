@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raftwood.logservice.hakeeper.commands import HearService, Ordered
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import (
+from raftwood.logservice.hakeeper.messages import (
     FinishedOrder,
+    Order,
+    OrderKind,
     ServiceHeartbeat,
     ServiceKind,
     TnReplicaReport,

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder, ReplicaReport, StoreHeartbeat
+from raftwood.logservice.hakeeper.messages import (
+    FinishedOrder,
+    Order,
+    OrderKind,
+    ShardReplicaReport,
+    StoreHeartbeat,
+)
 from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica
 from tests.kits.models import Violation
 
@@ -44,10 +49,10 @@ class Store:
             tuple(self.finished),
         )
 
-    def _report(self, number: int, group: Group, replica: Replica) -> ReplicaReport:
+    def _report(self, number: int, group: Group, replica: Replica) -> ShardReplicaReport:
         seen = group.seen_by(replica)
         if seen is None:
-            return ReplicaReport(number, 0, (), (), 0, 0, 0)
+            return ShardReplicaReport(number, 0, (), (), 0, 0, 0)
         leads = group.leader == self.number
         lagging = {}
         if leads:
@@ -55,7 +60,7 @@ class Store:
                 other = group.replicas.get(store)
                 if store != self.number:
                     lagging[store] = group.last - (0 if other is None else other.match)
-        return ReplicaReport(
+        return ShardReplicaReport(
             number,
             seen.epoch,
             seen.voters,

@@ -5,24 +5,23 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raftwood.logservice.hakeeper import rules
-from raftwood.logservice.hakeeper.checkers import planner
+from raftwood.logservice.hakeeper import checkers, rules
 from raftwood.logservice.hakeeper.commands import (
     AddShard,
-    Command,
     DrainStore,
     HearStore,
+    KeeperCommand,
+    KeeperResult,
+    KeeperTick,
     Ordered,
     RemoveShard,
-    Result,
     Schedule,
     Scheduled,
     SetInitialCluster,
-    Tick,
     encode_command,
 )
-from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, is_log
-from raftwood.logservice.hakeeper.state import State, decode_state, encode_state
+from raftwood.logservice.hakeeper.messages import GUESTS_FIRST, is_log
+from raftwood.logservice.hakeeper.state import KeeperState, decode_state, encode_state
 from tests.kits.logservice.hakeeper_model.ending import check_end
 from tests.kits.logservice.hakeeper_model.groups import Configuration, Group, Replica
 from tests.kits.logservice.hakeeper_model.oracle import Oracle
@@ -31,7 +30,7 @@ from tests.kits.logservice.hakeeper_model.services import Services
 from tests.kits.logservice.hakeeper_model.stores import Store
 from tests.kits.models import Violation, repeatable
 
-_TICK = Tick(SETTINGS.bootstrap_ticks, SETTINGS.service_removed_ticks)
+_TICK = KeeperTick(SETTINGS.bootstrap_ticks, SETTINGS.service_removed_ticks)
 ROUNDS_TO_SETTLE = 600
 QUIET_TICKS = 60
 
@@ -48,7 +47,7 @@ class World:
     def __init__(self, seed: int, profile: Profile) -> None:
         self.random = random.Random(seed)
         self.profile = profile
-        self.state = State()
+        self.state = KeeperState()
         self.events = 0
         self.ordered = 0
         self.stores: dict[int, Store] = {}
@@ -81,7 +80,7 @@ class World:
 
     # What the parts ask for
 
-    def apply(self, command: Command) -> Result:
+    def apply(self, command: KeeperCommand) -> KeeperResult:
         result = rules.carry_out(self.state, command)
         self.oracle.check()
         return result
@@ -131,7 +130,7 @@ class World:
         if self.events % 10 == 0:
             self._check_bytes()
         term = self.groups[0].term
-        plan = tuple(planner.plan(self.state, SETTINGS))
+        plan = tuple(checkers.plan(self.state, SETTINGS))
         self.oracle.check_plan(plan)
         if plan and self.chance(self.profile.delay_plan):
             self.plans.append(Schedule(term, self.state.tick, plan))

@@ -6,11 +6,11 @@ from typing import Any
 from unittest import mock
 
 from raftwood.disk.segment_log import TruncateHead
-from raftwood.raft.host.group_state import GroupState
-from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.snapshots import SnapshotFiles
-from raftwood.raft.host.snapshotting import Snapshotting
-from raftwood.simulation import PROCESS, ProcessEnded, Simulation
+from raftwood.raft.group_log import GroupState
+from raftwood.raft.replica import Replica
+from raftwood.raft.snapshot_files import SnapshotFiles
+from raftwood.raft.snapshotter import Snapshotter
+from raftwood.testing import PROCESS, ProcessEnded, Simulation
 
 STEPS = (
     "before a snapshot is saved",
@@ -58,7 +58,7 @@ class CrashPoints:
     def planted(self) -> Iterator[None]:
         reach = self.reach
         save, remove = SnapshotFiles._save, SnapshotFiles.remove
-        write = Snapshotting._write
+        write = Snapshotter._write
 
         async def saving(files: SnapshotFiles, meta: Any, *rest: Any) -> Any:
             reach(STEPS[0], meta.group)
@@ -69,7 +69,7 @@ class CrashPoints:
             reach(STEPS[5], group)
 
         async def writing(
-            snapshotting: Snapshotting, replica: Replica, state: GroupState, *records: Any
+            snapshotting: Snapshotter, replica: Replica, state: GroupState, *records: Any
         ) -> None:
             before, after = _steps_around(replica.storage.state, state, records)
             reach(before, replica.group)
@@ -79,7 +79,7 @@ class CrashPoints:
         with (
             mock.patch.object(SnapshotFiles, "_save", saving),
             mock.patch.object(SnapshotFiles, "remove", removing),
-            mock.patch.object(Snapshotting, "_write", writing),
+            mock.patch.object(Snapshotter, "_write", writing),
         ):
             yield
 

@@ -10,35 +10,34 @@ import msgspec
 
 from raftwood.base.errors import Unavailable
 from raftwood.logservice import log_state_machine
-from raftwood.logservice.client import pipeline
-from raftwood.logservice.client.pipeline import Pipeline
-from raftwood.logservice.log_rules import LogState
+from raftwood.logservice.client import append_pipeline
+from raftwood.logservice.client.append_pipeline import AppendPipeline
+from raftwood.logservice.log_rules import LogShardState, ShardProducer
 from raftwood.logservice.log_state_machine import LogStateMachine
-from raftwood.logservice.producers import Producer
 from raftwood.logservice.records import HEAD
 from raftwood.logservice.server import truncation
 from raftwood.logservice.server.shard_service import ShardService
-from raftwood.logservice.truncation_rules import TruncationStep, next_step
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.proposals import ProposalDone
-from raftwood.simulation import NetworkProfile, SwarmProfile
+from raftwood.logservice.server.truncation import TruncationStep, next_step
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.requests import ProposalDone
+from raftwood.testing import NetworkProfile, SwarmProfile
 from tests.kits.logservice.simulation.world import Plan, run_logs
 from tests.kits.models import Mutant, Plant, replaced, together
 from tests.kits.raft.hosts.mutants import saves_the_membership_before_the_last_change
 
-_append = LogState._append
+_append = LogShardState._append
 _check_append = ShardService._check_append
-_propose_batch = Host.propose_batch
-_repeated = LogState._repeated
-_resend = Pipeline._resend
+_propose_batch = NodeHost.propose_batch
+_repeated = LogShardState._repeated
+_resend = AppendPipeline._resend
 _stored = log_state_machine._stored
-_take_timestamps = LogState._take_timestamps
+_take_timestamps = LogShardState._take_timestamps
 
 # Appends
 
 
 def _propose_and_ack(
-    host: Host, group: int, payloads: Sequence[bytes], done: ProposalDone, **options: Any
+    host: NodeHost, group: int, payloads: Sequence[bytes], done: ProposalDone, **options: Any
 ) -> None:
     """An append is answered as soon as the leader has it."""
     if group == 0 or len(payloads[0]) == HEAD.size + 8:
@@ -52,7 +51,7 @@ def _propose_and_ack(
 
 
 def _write_again(
-    state: LogState, index: int, producer: Producer, sequence: int, *, is_ordered: bool
+    state: LogShardState, index: int, producer: ShardProducer, sequence: int, *, is_ordered: bool
 ) -> Any:
     if sequence <= producer.top:
         producer.runs.clear()
@@ -60,12 +59,14 @@ def _write_again(
     return _repeated(state, index, producer, sequence, is_ordered=is_ordered)
 
 
-def _take_gaps(state: LogState, index: int, producer: Producer, sequence: int, **_: bool) -> Any:
+def _take_gaps(
+    state: LogShardState, index: int, producer: ShardProducer, sequence: int, **_: bool
+) -> Any:
     return _repeated(state, index, producer, sequence, is_ordered=False)
 
 
 def _answer_with_its_own_place(
-    state: LogState, index: int, producer: Producer, sequence: int, *, is_ordered: bool
+    state: LogShardState, index: int, producer: ShardProducer, sequence: int, *, is_ordered: bool
 ) -> Any:
     answer = _repeated(state, index, producer, sequence, is_ordered=is_ordered)
     return index if isinstance(answer, int) else answer
@@ -81,7 +82,7 @@ def _check_the_lease_too(service: ShardService, shard: int, entries: list[bytes]
 
 
 def _append_by_anybody(
-    state: LogState, index: int, name: bytes, sequence: int, _: int, *, is_ordered: bool
+    state: LogShardState, index: int, name: bytes, sequence: int, _: int, *, is_ordered: bool
 ) -> Any:
     return _append(state, index, name, sequence, state.holder, is_ordered=is_ordered)
 
@@ -89,7 +90,7 @@ def _append_by_anybody(
 # The client
 
 
-async def _resend_as_another(client: Pipeline) -> bool:
+async def _resend_as_another(client: AppendPipeline) -> bool:
     client._begin_producer()
     for append in [*client._sent, *client._queue]:
         _, flags, _, _, kind, holder = HEAD.unpack_from(append.entry)
@@ -123,13 +124,13 @@ def _cut_to_applied(snapshots: Sequence[int], **given: int) -> TruncationStep:
 
 
 def _stored_without(**left_out: Any) -> Plant:
-    def stored(state: LogState) -> Any:
+    def stored(state: LogShardState) -> Any:
         return msgspec.structs.replace(_stored(state), **left_out)
 
     return replaced(log_state_machine, _stored=stored)
 
 
-def _take_one_twice(state: LogState, count: int) -> Any:
+def _take_one_twice(state: LogShardState, count: int) -> Any:
     answer = _take_timestamps(state, count)
     state.tso -= 1
     return answer
@@ -181,13 +182,13 @@ _IN_HASTE = _weather(_network, timeout_ms=500)
 MUTANTS = {
     "acks before applied": Mutant(
         _weather(_partitions),
-        replaced(Host, propose_batch=_propose_and_ack),
+        replaced(NodeHost, propose_batch=_propose_and_ack),
         first=3,
         harm="acked and lost|one order|exactly once",
     ),
     "answers repetitions with their own place": Mutant(
         _ON_A_BAD_NETWORK,
-        replaced(LogState, _repeated=_answer_with_its_own_place),
+        replaced(LogShardState, _repeated=_answer_with_its_own_place),
         first=9,
         harm="exactly once|acked and lost",
     ),
@@ -195,7 +196,7 @@ MUTANTS = {
         _weather(_far, has_leases=True),
         together(
             replaced(ShardService, _check_append=_check_the_lease_too),
-            replaced(LogState, _append=_append_by_anybody),
+            replaced(LogShardState, _append=_append_by_anybody),
         ),
         first=9,
         harm="without the lease",
@@ -208,13 +209,13 @@ MUTANTS = {
     ),
     "gives the last timestamp twice": Mutant(
         _weather(_calm, pause_s=0.1),
-        replaced(LogState, _take_timestamps=_take_one_twice),
+        replaced(LogShardState, _take_timestamps=_take_one_twice),
         first=3,
         harm="timestamps given twice",
     ),
     "ignores the required LSN": Mutant(
         _WITH_MANY_CUTS,
-        replaced(LogState, first_lsn=property(lambda state: state.truncated + 1)),
+        replaced(LogShardState, first_lsn=property(lambda state: state.truncated + 1)),
         first=1,
         harm="is required",
     ),
@@ -228,13 +229,13 @@ MUTANTS = {
     ),
     "reads refused entries": Mutant(
         _IN_CALM_WITH_LEASES,
-        replaced(LogState, has_holes=lambda *_: False),
+        replaced(LogShardState, has_holes=lambda *_: False),
         first=1,
         harm="are others",
     ),
     "reads without asking for the index": Mutant(
         _weather(_pauses),
-        replaced(Host, _wait_to_read=_wait_for_nothing),
+        replaced(NodeHost, _wait_to_read=_wait_for_nothing),
         first=3,
         harm="no stale reads|is truncated after",
     ),
@@ -244,7 +245,7 @@ MUTANTS = {
     ),
     "sends again as another producer": Mutant(
         _ON_A_BAD_NETWORK,
-        replaced(Pipeline, _resend=_resend_as_another),
+        replaced(AppendPipeline, _resend=_resend_as_another),
         first=3,
         harm="exactly once",
     ),
@@ -255,19 +256,19 @@ MUTANTS = {
     ),
     "takes sequences with gaps": Mutant(
         _weather(_network, pause_s=0.05),
-        replaced(LogState, _repeated=_take_gaps),
+        replaced(LogShardState, _repeated=_take_gaps),
         first=2,
         harm="calls out of order",
     ),
     "takes silence for a refusal": Mutant(
         _IN_HASTE,
-        replaced(pipeline, _told=lambda _, error: Unavailable(error.message)),
+        replaced(append_pipeline, _told=lambda _, error: Unavailable(error.message)),
         harm="nothing invented",
     ),
     # A refusal is told as it is, also of a record that an earlier attempt may have written.
     "takes the last word for the only one": Mutant(
         _IN_HASTE,
-        replaced(pipeline, _told=lambda _, error: type(error)(error.message)),
+        replaced(append_pipeline, _told=lambda _, error: type(error)(error.message)),
         first=3,
         harm="nothing invented",
     ),
@@ -275,6 +276,9 @@ MUTANTS = {
         _IN_CALM, replaced(LogStateMachine, _wake=lambda *_: None), first=3, harm="slept on"
     ),
     "writes repetitions again": Mutant(
-        _ON_A_BAD_NETWORK, replaced(LogState, _repeated=_write_again), first=1, harm="exactly once"
+        _ON_A_BAD_NETWORK,
+        replaced(LogShardState, _repeated=_write_again),
+        first=1,
+        harm="exactly once",
     ),
 }

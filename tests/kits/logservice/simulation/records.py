@@ -12,8 +12,8 @@ import msgspec
 
 from raftwood.logservice.log_rules import LeaseChange
 from raftwood.logservice.records import Record, RecordKind
-from raftwood.simulation import Event, History, check_log
-from raftwood.simulation import Violation as Found
+from raftwood.testing import Event, History, check_log
+from raftwood.testing import Violation as Found
 from tests.kits.models import Violation
 
 LOG = "log"

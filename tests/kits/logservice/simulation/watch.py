@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from raftwood.logservice.log_state_machine import LogStateMachine
 from raftwood.logservice.server.log_store import LogStore
 from raftwood.raft.core import Role
-from raftwood.raft.host.replica import Replica
+from raftwood.raft.replica import Replica
 from tests.kits.logservice.log_cluster import LogCluster
 from tests.kits.models import Violation
 

@@ -15,9 +15,9 @@ from raftwood.logservice.errors import (
     LsnTruncated,
     NotLeaseholder,
 )
-from raftwood.logservice.producers import WINDOW
+from raftwood.logservice.log_rules import WINDOW
 from raftwood.logservice.records import Record
-from raftwood.simulation import Event, classify
+from raftwood.testing import Event, classify
 from tests.kits.logservice.log_cluster import CLIENT
 from tests.kits.logservice.simulation.records import LOG, Notebook, Stamps
 

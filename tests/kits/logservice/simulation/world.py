@@ -13,18 +13,17 @@ from raftwood.base.errors import DiskFull, RaftwoodError, StoreDamaged, StoreErr
 from raftwood.disk.segment_log import LogSettings
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.errors import LsnTruncated
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
 from raftwood.logservice.records import Record, RecordKind
-from raftwood.logservice.settings import LogServiceSettings
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import (
+from raftwood.logservice.settings import HaKeeperSettings, LogServiceSettings
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.settings import RaftHostSettings
+from raftwood.testing import (
     DISK_ERRORS,
     FAULTS,
     FaultInjector,
     Machine,
-    Report,
     Simulation,
+    SimulationReport,
     SwarmProfile,
 )
 from tests.kits.logservice.log_cluster import (
@@ -374,7 +373,7 @@ def run_logs(
     *,
     profile: SwarmProfile | None = None,
     twice: bool = False,
-) -> Report[Outcome]:
+) -> SimulationReport[Outcome]:
     """Run one seed, with a plan and a profile drawn from it; raises what it found."""
     profile = profile or choose_profile(seed)
     plan = plan or choose_plan(seed)

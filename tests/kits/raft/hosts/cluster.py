@@ -8,16 +8,16 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import StoreError
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import (
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.testing import (
     DISK_ERRORS,
     FAULTS,
     Event,
     FaultInjector,
     History,
     Machine,
-    Report,
     Simulation,
+    SimulationReport,
     SwarmProfile,
     check_registers,
 )
@@ -309,7 +309,7 @@ def run_hosts(
     *,
     profile: SwarmProfile | None = None,
     twice: bool = False,
-) -> Report[Outcome]:
+) -> SimulationReport[Outcome]:
     """Run one seed, with a profile drawn from it; raises what it found."""
     chosen, plan = profile or choose_profile(seed), cluster or choose_cluster(seed)
 

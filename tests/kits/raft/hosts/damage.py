@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from raftwood.simulation import Machine, Simulation
+from raftwood.testing import Machine, Simulation
 from tests.kits.raft.hosts.store import FOLDER
 
 SEGMENTS = ".segment"

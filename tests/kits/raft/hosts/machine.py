@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
 
-from raftwood.raft.state_machine import Command, ExtraFiles, Stopped
+from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped
 from tests.kits.raft.hosts.witness import Witness
 
 
@@ -31,7 +31,7 @@ class Registers:
         self.values: dict[str, str] = {}
         self.position = 0
 
-    def update(self, commands: Sequence[Command]) -> list[bytes]:
+    def update(self, commands: Sequence[CommittedCommand]) -> list[bytes]:
         results = []
         for command in commands:
             self._witness.applied(self._who, self._group, self.position, command)

@@ -10,17 +10,15 @@ from typing import Any
 from unittest import mock
 
 from raftwood.base.environment import Environment
+from raftwood.raft import group_log, snapshotter
 from raftwood.raft.core import ConfState, Entry, Message
-from raftwood.raft.host import snapshotting, writes
-from raftwood.raft.host.applying import Applier
-from raftwood.raft.host.control import SessionCommand
-from raftwood.raft.host.reads import ReadDone, Reads
-from raftwood.raft.host.replica import Replica
-from raftwood.raft.host.sessions import Plan, SessionTable
-from raftwood.raft.host.snapshots import SnapshotMeta
-from raftwood.raft.host.turns import Turns
-from raftwood.raft.host.writes import PlannedWrite
-from raftwood.simulation import SLOW_DISK, NetworkProfile, SwarmProfile
+from raftwood.raft.engine import RaftEngine
+from raftwood.raft.group_log import PlannedWrite
+from raftwood.raft.replica import Applier, Replica
+from raftwood.raft.requests import ReadDone, Reads
+from raftwood.raft.sessions import SessionCommand, SessionPlan, SessionTable
+from raftwood.raft.snapshot_format import SnapshotMeta
+from raftwood.testing import SLOW_DISK, NetworkProfile, SwarmProfile
 from tests.kits.disk.without_sync import without_sync
 from tests.kits.models import Mutant, replaced
 from tests.kits.raft.hosts import cluster
@@ -33,8 +31,8 @@ _begin_reads = Replica.begin_reads
 _enter_proposals = Replica.enter_proposals
 _is_new = SessionTable._is_new
 _register = SessionTable._register
-_release = Turns._release
-_submit = Turns._submit
+_release = RaftEngine._release
+_submit = RaftEngine._submit
 
 # Writes and answers
 
@@ -44,7 +42,7 @@ async def _serve_without_sync(environment: Environment, plan: StorePlan) -> None
 
 
 def _submit_with_early_answers(
-    turns: Turns, planned: list[tuple[Replica, PlannedWrite, Message]]
+    turns: RaftEngine, planned: list[tuple[Replica, PlannedWrite, Message]]
 ) -> bool:
     early = [(replica, message.responses) for replica, _, message in planned]
     for _, _, message in planned:
@@ -55,7 +53,7 @@ def _submit_with_early_answers(
     return is_taken
 
 
-def _release_all(turns: Turns, replica: Replica) -> None:
+def _release_all(turns: RaftEngine, replica: Replica) -> None:
     """The first write that ends releases the answers of all."""
     for ticket in replica.tickets:
         ticket.is_done = True
@@ -106,7 +104,9 @@ def _join_a_round_under_way(reads: Reads, done: ReadDone) -> None:
 # Sessions
 
 
-def _is_always_new(table: SessionTable, command: SessionCommand, plan: Plan, position: int) -> bool:
+def _is_always_new(
+    table: SessionTable, command: SessionCommand, plan: SessionPlan, position: int
+) -> bool:
     session = table._sessions.get(command.session)
     if session is not None:
         session.kept.pop(command.sequence, None)
@@ -138,7 +138,7 @@ def saves_the_membership_before_the_last_change() -> Iterator[None]:
 
     with (
         mock.patch.object(Applier, "_apply_change", apply_change),
-        mock.patch.object(snapshotting, "SnapshotMeta", meta),
+        mock.patch.object(snapshotter, "SnapshotMeta", meta),
     ):
         yield
 
@@ -195,7 +195,7 @@ _FAR_AWAY = _weather(_network)
 
 MUTANTS = {
     "acks before sync": Mutant(
-        _IN_POWER_CUTS, replaced(Turns, _submit=_submit_with_early_answers), first=2
+        _IN_POWER_CUTS, replaced(RaftEngine, _submit=_submit_with_early_answers), first=2
     ),
     "answers by place alone": Mutant(
         _weather(_pauses), replaced(Replica, enter_proposals=_enter_in_any_term), first=28
@@ -203,7 +203,7 @@ MUTANTS = {
     # An answer without a write of its own doesn't wait for the writes before it.
     "answers out of order": Mutant(
         _weather(_power, Cluster(faults_s=15.0, pause_s=0.08)),
-        replaced(Turns, _respond_in_order=Turns._respond),
+        replaced(RaftEngine, _respond_in_order=RaftEngine._respond),
         first=14,
     ),
     "applies out of order": Mutant(_FAR_AWAY, replaced(Applier, _apply_commands=_apply_backwards)),
@@ -211,14 +211,14 @@ MUTANTS = {
         _IN_POWER_CUTS, replaced(cluster, serve_store=_serve_without_sync), first=2
     ),
     "forgets votes and terms": Mutant(
-        _weather(_crashes), replaced(writes, _plan_state=_write_nothing)
+        _weather(_crashes), replaced(group_log, _plan_state=_write_nothing)
     ),
     "reads by lease": Mutant(_FAR_AWAY, replaced(Replica, begin_reads=_read_by_lease)),
     "reads join a round under way": Mutant(
         _FAR_AWAY, replaced(Reads, add=_join_a_round_under_way), first=1
     ),
     "releases answers of later writes": Mutant(
-        _IN_POWER_CUTS, replaced(Turns, _release=_release_all), first=4
+        _IN_POWER_CUTS, replaced(RaftEngine, _release=_release_all), first=4
     ),
     "reuses sessions": Mutant(_FAR_AWAY, replaced(SessionTable, _register=_register_once)),
     "runs repeated commands again": Mutant(
@@ -236,7 +236,7 @@ MUTANTS = {
     # After a start, a replica may be many changes behind what it knew.
     "stores changes without the commit index": Mutant(
         _weather(_kills_and_partitions, Cluster(faults_s=40.0, pause_s=0.3, change_every_s=0.5)),
-        replaced(writes, _plan_commit=_write_nothing),
+        replaced(group_log, _plan_commit=_write_nothing),
         first=10,
     ),
 }

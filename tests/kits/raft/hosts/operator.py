@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
-from raftwood.raft.host.membership import MemberAction, MemberStep
-from raftwood.raft.host.status import GroupStatus
-from raftwood.raft.remote.client import AsyncRaftClient
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.raft.membership import MemberAction, MemberStep
+from raftwood.raft.node_host import GroupStatus
 from tests.kits.raft.hosts.store import CLIENT_NETWORK, GROUPS
 
 VOTERS_MIN = 3

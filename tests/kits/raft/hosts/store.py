@@ -10,13 +10,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, StoreError, StoreLocked
 from raftwood.disk.segment_log import LogSettings
 from raftwood.net import Secret, Server, ServerLimits, Service
-from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.identity import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.protocol import HostNetwork
-from raftwood.raft.host.settings import RaftHostSettings
-from raftwood.raft.remote.service import RaftService
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.service import RaftService
+from raftwood.raft.settings import RaftHostSettings
 from raftwood.raft.state_machine import StateMachine
+from raftwood.raft.transport import HostNetwork
 
 CLUSTER = "simulated"
 FOLDER = "/data/store"
@@ -72,7 +72,7 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The first stores of every group; a store that is none of them waits to be added."""
     machine: Callable[[int], StateMachine]
     """A new state machine for a group."""
-    opened: Callable[[Host], None] = lambda _: None
+    opened: Callable[[NodeHost], None] = lambda _: None
     halted: Callable[[StoreError], None] | None = None
     """Told when the store's data is bad; None where no fault of the run explains that."""
 
@@ -93,7 +93,7 @@ async def serve_store(environment: Environment, plan: StorePlan) -> None:
 
 
 async def _serve(environment: Environment, plan: StorePlan) -> None:
-    host = await Host.open(
+    host = await NodeHost.open(
         environment,
         FOLDER,
         cluster=CLUSTER,
@@ -117,7 +117,7 @@ async def _serve(environment: Environment, plan: StorePlan) -> None:
         await host.close()
 
 
-async def _start_groups(host: Host, plan: StorePlan) -> None:
+async def _start_groups(host: NodeHost, plan: StorePlan) -> None:
     """Start what does not run: at first all, later what was removed, so that it may be added."""
     for group in GROUPS:
         if group not in host.groups() and group not in host.halted():

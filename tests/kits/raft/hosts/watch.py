@@ -5,9 +5,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from raftwood.raft.core import Role
-from raftwood.raft.host.host import Host
-from raftwood.raft.host.membership import members_of
-from raftwood.raft.host.replica import Replica
+from raftwood.raft.membership import members_of
+from raftwood.raft.node_host import NodeHost
+from raftwood.raft.replica import Replica
 from tests.kits.models import Violation
 from tests.kits.raft.hosts.witness import Witness
 
@@ -20,7 +20,7 @@ class Watch:
     def __init__(self, witness: Witness, is_victim: Callable[[int], bool]) -> None:
         self._witness = witness
         self._is_victim = is_victim
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, NodeHost] = {}
         self.halted: dict[tuple[int, int], str] = {}
         """By store and group: why a replica was halted at some time."""
         self._leaders: dict[tuple[int, int], int] = {}
@@ -28,7 +28,7 @@ class Watch:
         """By group, index and term: the entry before's term, and the entry's kind and payload."""
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def opened(self, host: Host) -> None:
+    def opened(self, host: NodeHost) -> None:
         self.hosts[host.id] = host
 
     @property

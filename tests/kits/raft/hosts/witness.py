@@ -7,7 +7,7 @@ plain to see: nobody is shown less than was shown to anybody before he asked.
 
 from bisect import bisect_right
 
-from raftwood.raft.state_machine import Command
+from raftwood.raft.state_machine import CommittedCommand
 from tests.kits.models import Violation
 
 
@@ -55,7 +55,7 @@ class Witness:
     def length(self, group: int) -> int:
         return len(self._group(group).sequence)
 
-    def applied(self, who: str, group: int, position: int, command: Command) -> None:
+    def applied(self, who: str, group: int, position: int, command: CommittedCommand) -> None:
         """A replica applies a command after so many others."""
         index, payload = command.index, command.payload
         known = self._group(group)

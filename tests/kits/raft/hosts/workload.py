@@ -8,8 +8,8 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
-from raftwood.raft.remote.client import AsyncRaftClient
-from raftwood.simulation import History
+from raftwood.raft.client import AsyncRaftClient
+from raftwood.testing import History
 from tests.kits.raft.hosts.store import CLIENT_NETWORK, GROUPS
 from tests.kits.raft.hosts.witness import Witness
 

@@ -10,7 +10,7 @@ from raftwood.raft.core.quorum import (
     majority_committed,
     majority_vote,
 )
-from raftwood.raft.core.status import follower_status
+from raftwood.raft.core.raw_node import follower_status
 from raftwood.raft.core.tracker import Tracker
 from tests.kits.raft.scripts.describing import STEP_LETTERS, membership_text, progress_text
 from tests.kits.raft.scripts.parsing import Command, ScriptError

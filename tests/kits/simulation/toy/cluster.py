@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.simulation import (
+from raftwood.testing import (
     DISK_ERRORS,
     FAULTS,
     Event,
     FaultInjector,
     History,
     Machine,
-    Report,
     Simulation,
+    SimulationReport,
     SwarmProfile,
     check_registers,
 )
@@ -134,7 +134,7 @@ def run_toy(
     *,
     profile: SwarmProfile | None = None,
     twice: bool = False,
-) -> Report[Outcome]:
+) -> SimulationReport[Outcome]:
     """Run one seed, with a profile drawn from it; raises what it found."""
     profile = profile or SwarmProfile.choose(
         seed, allowed=(*FAULTS, *DISK_ERRORS), calm=_CALM[seed % len(_CALM)]

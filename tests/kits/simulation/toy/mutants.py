@@ -10,7 +10,7 @@ from raftwood.base.files import Operation
 from raftwood.disk.segment_log import recovery
 from raftwood.disk.store import Store
 from raftwood.net import Call
-from raftwood.simulation import SLOW_DISK, NetworkProfile, SwarmProfile
+from raftwood.testing import SLOW_DISK, NetworkProfile, SwarmProfile
 from tests.kits.disk.without_sync import without_sync
 from tests.kits.models import Mutant, Plant, replaced
 from tests.kits.simulation.toy import replica, workload

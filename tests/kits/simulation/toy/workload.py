@@ -8,7 +8,7 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
-from raftwood.simulation import History
+from raftwood.testing import History
 from tests.kits.simulation.toy.register import Registers
 from tests.kits.simulation.toy.replica import ReplicaAddress
 

@@ -1,11 +1,13 @@
-"""A `GroupClient` and its group of one store: commands are applied at once, and questions wait."""
+"""A `MetaGroupClient` and its group of one store: commands are applied at once, and questions
+wait.
+"""
 
 import asyncio
 
 from raftwood.base.errors import RaftwoodError
 from raftwood.zeppelin.meta.changes import encode_batch
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 
 GROUP = 7
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from raftwood.zeppelin.meta.changes import Change
-from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset, Reign
-from raftwood.zeppelin.meta.planning import plan
-from raftwood.zeppelin.meta.rules import MetaState
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.heartbeats import LeaderMoment, LeaderTerm, NodeHeartbeat, ReplicaOffset
+from raftwood.zeppelin.meta.state_machine import plan
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import NodeId
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 from tests.kits.zeppelin.meta.tables import make, state_with
 
 SETTINGS = ZeppelinMetaSettings()
@@ -17,13 +17,13 @@ DOWN_MS = SETTINGS.down_ms
 class Leader:
     """A state and its leader; nodes tell what they are given here each half second."""
 
-    def __init__(self, state: MetaState) -> None:
+    def __init__(self, state: TopologyState) -> None:
         self.state = state
         self.now_ms = 1_000_000
-        self.reign = Reign(1, self.now_ms)
+        self.reign = LeaderTerm(1, self.now_ms)
         self.reign.note(state.topology, self.now_ms)
-        self.offsets: dict[NodeId, dict[int, Offset]] = {}
-        self.answered: dict[NodeId, Moment] = {}
+        self.offsets: dict[NodeId, dict[int, ReplicaOffset]] = {}
+        self.answered: dict[NodeId, LeaderMoment] = {}
         self.leaving: list[NodeId] = []
         for number, each in enumerate(state.topology.tables["t"].partitions):
             for node in each.replicas:
@@ -34,7 +34,7 @@ class Leader:
     ) -> None:
         table = self.state.topology.tables["t"]
         fields = {"contact_ms": 10} | more
-        offset = Offset(table.incarnation, number, epoch, sequence, **fields)
+        offset = ReplicaOffset(table.incarnation, number, epoch, sequence, **fields)
         self.offsets.setdefault(node, {})[number] = offset
 
     def beat(self, *nodes: NodeId, applied: int | None = None) -> None:
@@ -42,11 +42,11 @@ class Leader:
             epoch = self.state.topology.epoch if applied is None else applied
             run = self.state.topology.nodes[node].run
             told = tuple(self.offsets.get(node, {}).values())
-            heartbeat = Heartbeat(
+            heartbeat = NodeHeartbeat(
                 node, run, epoch, told, self.answered.get(node), is_leaving=node in self.leaving
             )
             self.reign.hear(heartbeat, self.now_ms)
-            self.answered[node] = Moment(self.reign.term, self.now_ms)
+            self.answered[node] = LeaderMoment(self.reign.term, self.now_ms)
 
     def pass_time(self, duration_ms: int, *nodes: NodeId) -> None:
         for _ in range(duration_ms // 500):

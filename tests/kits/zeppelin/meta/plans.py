@@ -13,8 +13,8 @@ from raftwood.zeppelin.meta.changes import (
     Migrate,
     SetMaster,
 )
-from raftwood.zeppelin.meta.plans.plan import Plan
-from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.plans import ClusterPlan
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import NodeId, Partition, Table, TableConfig, Topology
 from tests.kits.zeppelin.meta.tables import make, registered
 
@@ -23,9 +23,9 @@ def node(number: int) -> NodeId:
     return NodeId(f"n{number:03}")
 
 
-def cluster(nodes: int, domains: int, *tables: tuple[int, int]) -> MetaState:
+def cluster(nodes: int, domains: int, *tables: tuple[int, int]) -> TopologyState:
     """Tables of so many partitions and replicas."""
-    state = MetaState()
+    state = TopologyState()
     grow(state, range(nodes), domains)
     for number, (partitions, replicas) in enumerate(tables):
         config = TableConfig(partitions=partitions, replicas=replicas)
@@ -33,11 +33,11 @@ def cluster(nodes: int, domains: int, *tables: tuple[int, int]) -> MetaState:
     return state
 
 
-def grow(state: MetaState, numbers: range, domains: int) -> None:
+def grow(state: TopologyState, numbers: range, domains: int) -> None:
     make(state, *(registered(node(each), domain=f"d{each % domains}") for each in numbers))
 
 
-def carry_out(state: MetaState, plan: Plan) -> None:
+def carry_out(state: TopologyState, plan: ClusterPlan) -> None:
     """Register a plan, do what moves, and let masters go where they are preferred."""
     make(state, AtEpoch(plan.epoch), *plan.changes)
     for name in state.topology.tables:
@@ -45,7 +45,7 @@ def carry_out(state: MetaState, plan: Plan) -> None:
             _carry_out(state, name, number)
 
 
-def _carry_out(state: MetaState, name: str, number: int) -> None:
+def _carry_out(state: TopologyState, name: str, number: int) -> None:
     def partition() -> Partition:
         return state.topology.tables[name].partitions[number]
 
@@ -59,7 +59,7 @@ def _carry_out(state: MetaState, name: str, number: int) -> None:
         _hand_over(state, name, number, preferred)
 
 
-def _hand_over(state: MetaState, name: str, number: int, target: NodeId) -> None:
+def _hand_over(state: TopologyState, name: str, number: int, target: NodeId) -> None:
     epoch = state.topology.tables[name].partitions[number].epoch
     epoch = make(state, BeginHandover(name, number, epoch, target))
     make(state, EndHandover(name, number, epoch))
@@ -99,7 +99,7 @@ def least_moves(topology: Topology, able: list[NodeId]) -> int:
     return least
 
 
-def disordered(state: MetaState, seed: int) -> MetaState:
+def disordered(state: TopologyState, seed: int) -> TopologyState:
     """Replicas and masters anywhere, as long as no node has two of a partition."""
     chance = random.Random(seed)
     for name, table in state.topology.tables.items():

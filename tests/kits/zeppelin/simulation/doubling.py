@@ -3,9 +3,9 @@
 import asyncio
 from unittest.mock import patch
 
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from raftwood.zeppelin.model import PartitionId, TableConfig
-from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node import server
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation import world as worlds
@@ -60,7 +60,7 @@ def run_doubling(seed: int, *, config: TableConfig | None = None) -> Outcome:
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = DoublingWorld(simulation, config)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
     return run_scenario("doubling", seed, scenario).result
@@ -101,7 +101,7 @@ def run_behind(seed: int) -> None:
     async def scenario(simulation: Simulation) -> None:
         with patch.object(worlds, "SETTINGS", worlds.SETTINGS[:1]):
             world = BehindWorld(simulation, worlds.SAFE)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             await world.run_behind()
 
     run_scenario("doubling", seed, scenario)

@@ -7,10 +7,10 @@ from collections import Counter
 import msgspec
 
 from raftwood.base.environment import Environment
-from raftwood.simulation import Report, Simulation
+from raftwood.testing import Simulation, SimulationReport
 from raftwood.zeppelin.client import AnswerLost, AsyncKv
-from raftwood.zeppelin.client.slot_map import SlotMap
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.client.nodes import SlotMap
+from raftwood.zeppelin.commands.session import KvSession
 from raftwood.zeppelin.node.data_server import DataServer
 from tests.kits.models import Mutant, Violation, replaced, run_scenario
 from tests.kits.zeppelin.static_cluster import StaticCluster
@@ -179,14 +179,14 @@ async def _scenario(simulation: Simulation) -> Outcome:
     return Outcome(world.answers_lost, sum(world.counts.values()), faults_s)
 
 
-def run_client(seed: int, *, twice: bool = False) -> Report[Outcome]:
+def run_client(seed: int, *, twice: bool = False) -> SimulationReport[Outcome]:
     """One seed; raises `Violation` where what was written is not what is there."""
     return run_scenario("zeppelin_client", seed, _scenario, twice=twice)
 
 
 MUTANTS = {
     "writes whose names nobody knows are done twice": Mutant(
-        run_client, replaced(Session, sequence_done=lambda *_: None)
+        run_client, replaced(KvSession, sequence_done=lambda *_: None)
     ),
     "rows of a partition that go apart are lost": Mutant(
         run_client,

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from raftwood.zeppelin.meta.changes import (
     Change,
     ChangeMaster,
@@ -18,9 +18,9 @@ from raftwood.zeppelin.meta.changes import (
     encode_batch,
 )
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import NodeId, Partition, PartitionId, Table, Topology
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 
 SETTINGS = ZeppelinMetaSettings(
     heartbeat_ms=100,
@@ -173,7 +173,7 @@ class MetaGroup:
 
 
 class MetaLink:
-    """A `GroupClient`: the way from one machine."""
+    """A `MetaGroupClient`: the way from one machine."""
 
     def __init__(self, group: MetaGroup, name: str) -> None:
         self._group = group

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Report, Simulation
+from raftwood.testing import Simulation, SimulationReport
 from raftwood.zeppelin.model import PartitionState, TableConfig
-from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node import server
 from tests.kits.models import run_scenario
 from tests.kits.zeppelin.simulation.caller import Caller
 from tests.kits.zeppelin.simulation.clients import Client
@@ -129,12 +129,12 @@ class MovingWorld(World):
 
 def run_moving(
     seed: int, *, config: TableConfig | None = None, is_calm: bool = False, twice: bool = False
-) -> Report[Moved]:
+) -> SimulationReport[Moved]:
     """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Moved:
         world = MovingWorld(simulation, config, is_calm=is_calm)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             return await world.run_moving()
 
     return run_scenario("migrations", seed, scenario, twice=twice)

@@ -11,25 +11,31 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from raftwood.net import Identity, Payload
-from raftwood.zeppelin.meta import handover, splitting, state_machine
+from raftwood.zeppelin.meta import migration, state_machine
 from raftwood.zeppelin.meta.changes import CancelHandover, CancelSplit, EndHandover, EndSplit
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset, Reign
-from raftwood.zeppelin.meta.view import Place, View
+from raftwood.zeppelin.meta.heartbeats import (
+    LeaderTerm,
+    NodeHeartbeat,
+    PlanningView,
+    ReplicaOffset,
+    TablePartition,
+)
 from raftwood.zeppelin.model import NodeId, PartitionId, Topology
-from raftwood.zeppelin.node import node_server, node_store
-from raftwood.zeppelin.node.engine_home import first_engine
-from raftwood.zeppelin.node.engine_state import EngineState
-from raftwood.zeppelin.node.membership import Membership
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.seams import PartitionStore, Record
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node import server
+from raftwood.zeppelin.node import store as store_module
+from raftwood.zeppelin.node.engine import EngineState
+from raftwood.zeppelin.node.engine_folders import first_engine
+from raftwood.zeppelin.node.membership import NodeMembership
+from raftwood.zeppelin.node.store import NodeStore
 from raftwood.zeppelin.node.stored_partition import StoredPartition
 from raftwood.zeppelin.node.view import PartitionCopy
-from raftwood.zeppelin.replication import following
-from raftwood.zeppelin.replication.leading import Leading
-from raftwood.zeppelin.replication.replica import Replica
+from raftwood.zeppelin.records import BinlogRecord, PartitionStore
+from raftwood.zeppelin.replication import slave as slave_module
+from raftwood.zeppelin.replication.epochs import SyncAnswer, SyncOffer
+from raftwood.zeppelin.replication.master import MasterReplication
+from raftwood.zeppelin.replication.replica import PartitionReplica
 from raftwood.zeppelin.replication.replicator import Replicator
-from raftwood.zeppelin.replication.trysync import Answer, Offer
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.models import Mutant, replaced, together
 from tests.kits.zeppelin import engines
 from tests.kits.zeppelin.harms import Harm
@@ -67,7 +73,7 @@ class GlobalEpochs(Replicator):
         if self._knows_as_much_as(peer.node_id):
             super()._records(peer, payload)
 
-    def _leading(self, partition: PartitionId, slave: NodeId) -> Leading | None:
+    def _leading(self, partition: PartitionId, slave: NodeId) -> MasterReplication | None:
         return super()._leading(partition, slave) if self._knows_as_much_as(slave) else None
 
     def _knows_as_much_as(self, peer: str) -> bool:
@@ -79,7 +85,7 @@ async def _touches_nothing(_store: object, *, after: int) -> list[bytes]:  # noq
     return []
 
 
-def _counts_from_arrival(record: Record, *, now_ms: int) -> Record:  # noqa: ARG001
+def _counts_from_arrival(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:  # noqa: ARG001
     """Time to live begins when a record arrives, some time after its writing."""
     return replace(
         record,
@@ -99,10 +105,10 @@ def _does_not_wait_for_the_disk(store: StoredPartition) -> None:
     store._tell()
 
 
-_honest_hear = Reign.hear
+_honest_hear = LeaderTerm.hear
 
 
-def _hears_offsets_seldom(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
+def _hears_offsets_seldom(reign: LeaderTerm, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
     """A master is chosen by what slaves said a while ago, when the last one still led."""
     heard = reign.nodes.get(heartbeat.node)
     if heard is None or not heard.offsets or now_ms // STALE_MS != heard.at_ms // STALE_MS:
@@ -113,19 +119,19 @@ def _hears_offsets_seldom(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bo
 @contextmanager
 def _offsets_of_before() -> Iterator[None]:
     """A node that says that it knows of a freeze is believed to be where it said last."""
-    told: dict[NodeId, tuple[Offset, ...]] = {}
+    told: dict[NodeId, tuple[ReplicaOffset, ...]] = {}
 
-    def hears_late(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
+    def hears_late(reign: LeaderTerm, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
         before = told.get(heartbeat.node, heartbeat.offsets)
         told[heartbeat.node] = heartbeat.offsets
         return _honest_hear(reign, replace(heartbeat, offsets=before), now_ms)
 
-    with replaced(Reign, hear=hears_late)():
+    with replaced(LeaderTerm, hear=hears_late)():
         yield
 
 
 def _needs_no_word_of_the_freeze(
-    view: View, place: Place, target: NodeId, *, master: NodeId
+    view: PlanningView, place: TablePartition, target: NodeId, *, master: NodeId
 ) -> bool:
     """The target is master once it is where the master was, which may not have heard of it."""
     frozen, reached = view.offset(master, place), view.offset(target, place)
@@ -137,10 +143,12 @@ def _needs_no_word_of_the_freeze(
     )
 
 
-_honest_next_step = handover.next_step
+_honest_next_step = migration.handover_step
 
 
-def _never_gives_up(view: View, place: Place) -> EndHandover | CancelHandover | None:
+def _never_gives_up(
+    view: PlanningView, place: TablePartition
+) -> EndHandover | CancelHandover | None:
     """Who waits for a target that does not come waits for ever."""
     step = _honest_next_step(view, place)
     return None if isinstance(step, CancelHandover) else step
@@ -179,7 +187,7 @@ async def _removes_nothing(store: NodeStore) -> None:
     store._left.clear()
 
 
-def _ends_at_once(view: View, place: Place) -> EndSplit | CancelSplit | None:
+def _ends_at_once(view: PlanningView, place: TablePartition) -> EndSplit | CancelSplit | None:
     """A split without a freeze: what the master told last is where it is thought to be."""
     before = place.partition
     assert before.master is not None
@@ -189,27 +197,32 @@ def _ends_at_once(view: View, place: Place) -> EndSplit | CancelSplit | None:
     return EndSplit(place.table.name, place.number, before.epoch, offset.epoch, offset.sequence)
 
 
-_honest_may_write = Replica.may_write.fget  # type: ignore[attr-defined]
+_honest_may_write = PartitionReplica.may_write.fget  # type: ignore[attr-defined]
 
 
-def _writes_on(replica: Replica) -> bool:
+def _writes_on(replica: PartitionReplica) -> bool:
     known = replica._known
     is_splitting = known is not None and known.is_splitting
     return replica.is_leading if is_splitting else _honest_may_write(replica)
 
 
-_honest_try_sync = Leading.try_sync
+_honest_try_sync = MasterReplication.try_sync
 
 
 def _replaces(
-    leading: Leading, slave: NodeId, session: int, offer: Offer, *, may_replace: bool = True
-) -> Answer:
+    leading: MasterReplication,
+    slave: NodeId,
+    session: int,
+    offer: SyncOffer,
+    *,
+    may_replace: bool = True,
+) -> SyncAnswer:
     return _honest_try_sync(leading, slave, session, offer, may_replace=may_replace or True)
 
 
 def _whatever_it_knows(
     replicator: Replicator, partition: PartitionId, slave: NodeId, _epoch: int
-) -> Leading:
+) -> MasterReplication:
     leading = replicator._leading(partition, slave)
     assert leading is not None
     return leading
@@ -237,12 +250,12 @@ def _run_failures(failures: list[Failure], seed: int) -> None:
 MUTANTS = {
     "stale offsets choose a master": Mutant(
         partial(run, config=SAFE),
-        replaced(Reign, hear=_hears_offsets_seldom),
+        replaced(LeaderTerm, hear=_hears_offsets_seldom),
         harm=Harm.LOST,
     ),
     "no lease": Mutant(
         partial(run, config=FAST),
-        replaced(node_server, Replicator=NoLease),
+        replaced(server, Replicator=NoLease),
         first=2,
         harm=Harm.TWO_MASTERS,
     ),
@@ -254,7 +267,7 @@ MUTANTS = {
     ),
     "relative times to live": Mutant(
         partial(run, config=SAFE),
-        replaced(following, as_arrived=_counts_from_arrival),
+        replaced(slave_module, as_arrived=_counts_from_arrival),
         first=5,
         harm=Harm.GHOST,
     ),
@@ -270,18 +283,18 @@ MUTANTS = {
         harm=Harm.STALLED,
     ),
     "global epochs have to be equal": Mutant(
-        run_cut_off, replaced(node_server, Replicator=GlobalEpochs), first=1, harm=Harm.STALLED
+        run_cut_off, replaced(server, Replicator=GlobalEpochs), first=1, harm=Harm.STALLED
     ),
     "hand-over without word of the freeze": Mutant(
         _failing(*[LINK_LOST] * 4),
-        replaced(handover, _has_all=_needs_no_word_of_the_freeze),
+        replaced(migration, _has_all=_needs_no_word_of_the_freeze),
         harm=Harm.LOST,
     ),
     "hand-over by old heartbeats": Mutant(
         _failing(*[LINK_LOST] * 4), _offsets_of_before, harm=Harm.LOST
     ),
     "stuck is never left": Mutant(
-        _failing(_TARGET_LOST), replaced(handover, next_step=_never_gives_up), harm=Harm.FROZEN
+        _failing(_TARGET_LOST), replaced(migration, handover_step=_never_gives_up), harm=Harm.FROZEN
     ),
     "migrations are forgotten": Mutant(
         _failing(*[_LEADER_LOST] * 2),
@@ -291,18 +304,18 @@ MUTANTS = {
     "old data is kept": Mutant(
         _failing(*[_LEADER_LOST] * 2),
         together(
-            replaced(node_store, first_engine=_same_engine),
+            replaced(store_module, first_engine=_same_engine),
             replaced(NodeStore, _remove_left=_removes_nothing),
             # Else the node takes what does not fit for damage, and heals itself by a whole copy.
-            replaced(Membership, _mendable=_mends_nothing),
+            replaced(NodeMembership, _mendable=_mends_nothing),
         ),
         harm=Harm.STALLED,
     ),
     "a split without a freeze": Mutant(
         partial(run_doubling, config=SAFE),
         together(
-            replaced(splitting, next_step=_ends_at_once),
-            replaced(Replica, may_write=property(_writes_on)),
+            replaced(migration, split_step=_ends_at_once),
+            replaced(PartitionReplica, may_write=property(_writes_on)),
         ),
         harm=Harm.LOST,
     ),
@@ -323,13 +336,15 @@ MUTANTS = {
         run_reading, replaced(PartitionCopy, is_undone=_slaves_tell_at_once), harm=Harm.UNDONE
     ),
     "what was read outlasts a rewind": Mutant(
-        run_reading, replaced(Replica, _replacing=lambda _replica, _begins: None), harm=Harm.UNDONE
+        run_reading,
+        replaced(PartitionReplica, _replacing=lambda _replica, _begins: None),
+        harm=Harm.UNDONE,
     ),
     "a trimmed copy is taken for whole": Mutant(
         # A slave that does not know of a split takes a copy without what was split off.
         run_behind,
         together(
-            replaced(Leading, try_sync=_replaces),
+            replaced(MasterReplication, try_sync=_replaces),
             replaced(Replicator, _expected_leading=_whatever_it_knows),
             replaced(EngineState, has_all_of=lambda _state, _slots: True),
         ),

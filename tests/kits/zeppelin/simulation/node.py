@@ -4,14 +4,13 @@ import asyncio
 
 from raftwood.base.environment import Environment
 from raftwood.net import ClientLimits, Secret
-from raftwood.simulation import Machine
+from raftwood.testing import Machine
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.node_network import NodeNetwork
-from raftwood.zeppelin.node.node_server import NodeServer
-from raftwood.zeppelin.node.node_settings import ZeppelinNodeSettings
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node.admin_protocol import NodeNetwork
+from raftwood.zeppelin.node.server import NodeServer
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
-from raftwood.zeppelin.replication.replica import Replica
+from raftwood.zeppelin.replication.replica import PartitionReplica
+from raftwood.zeppelin.settings import StoreSettings, ZeppelinNodeSettings
 from tests.kits.zeppelin.engines import FileEngines
 from tests.kits.zeppelin.simulation.meta import SETTINGS, MetaGroup
 from tests.kits.zeppelin.stores import LOG
@@ -90,7 +89,7 @@ class NodeMachine:
         else:
             self.machine.kill()
 
-    def replica(self, partition: PartitionId) -> Replica | None:
+    def replica(self, partition: PartitionId) -> PartitionReplica | None:
         return None if self.server is None else self.server.admin.replicator.replica(partition)
 
     def held(self) -> list[PartitionId]:

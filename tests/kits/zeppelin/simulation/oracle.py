@@ -5,17 +5,17 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from raftwood.base.files import Buffer
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from raftwood.zeppelin.model import Parent, PartitionId, TableConfig
-from raftwood.zeppelin.node.seams import (
-    BinlogPosition,
-    EpochStart,
-    PartitionStore,
-    Record,
-    Value,
-    Write,
-)
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.records import (
+    BinlogPosition,
+    BinlogRecord,
+    EpochStart,
+    KeyWrite,
+    PartitionStore,
+    Value,
+)
 from raftwood.zeppelin.replication.epochs import epoch_at
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.models import Violation
@@ -45,7 +45,7 @@ class Oracle:
     def __init__(self, simulation: Simulation, meta: MetaGroup) -> None:
         self._simulation = simulation
         self._meta = meta
-        self._records: dict[tuple[PartitionId, int, int], tuple[Record, int]] = {}
+        self._records: dict[tuple[PartitionId, int, int], tuple[BinlogRecord, int]] = {}
         """Each with the epoch of the record before it."""
         self._kept_from: dict[tuple[PartitionId, int, int], int] = {}
         """The first record that its writer had then: origins before that are forgotten."""
@@ -60,7 +60,7 @@ class Oracle:
         commit, take, rewind, restore = store.commit, store._take, store.rewind, store.restore
         is_copied = False
 
-        def watched_commit(record: Record, encoded: Buffer | None = None) -> None:
+        def watched_commit(record: BinlogRecord, encoded: Buffer | None = None) -> None:
             nonlocal is_copied
             store._seal_record()
             is_copied = encoded is not None
@@ -69,7 +69,7 @@ class Oracle:
             finally:
                 is_copied = False
 
-        def watched_take(record: Record, encoded: Buffer) -> None:
+        def watched_take(record: BinlogRecord, encoded: Buffer) -> None:
             take(record, encoded)
             if not is_copied:
                 self._written(partition, record, epoch_at(store.epochs, record.sequence - 1))
@@ -78,7 +78,7 @@ class Oracle:
                     kept_from[partition, record.epoch, record.sequence] = store.first_sequence
 
         async def watched_rewind(
-            *, after: int, values: Sequence[Write], until: BinlogPosition
+            *, after: int, values: Sequence[KeyWrite], until: BinlogPosition
         ) -> None:
             self.rewinds += 1
             await rewind(after=after, values=values, until=until)
@@ -94,7 +94,7 @@ class Oracle:
         store.rewind = watched_rewind  # type: ignore[method-assign]
         store.restore = watched_restore  # type: ignore[method-assign]
 
-    def _written(self, partition: PartitionId, record: Record, before: int) -> None:
+    def _written(self, partition: PartitionId, record: BinlogRecord, before: int) -> None:
         """A master wrote a record."""
         key = (partition, record.epoch, record.sequence)
         if key in self._records:
@@ -166,9 +166,9 @@ class Oracle:
         """Whether the master that called a write done was replaced soon after."""
         return any(at <= began <= at + LATE_S for began, _ in self._meta.masters[partition])
 
-    def _lineage(self, partition: PartitionId, store: PartitionStore) -> list[Record]:
+    def _lineage(self, partition: PartitionId, store: PartitionStore) -> list[BinlogRecord]:
         """The records that a binlog is made of, those that it has purged too."""
-        lineage: list[Record] = []
+        lineage: list[BinlogRecord] = []
         epoch = store.epoch
         for sequence in range(store.last_sequence, 0, -1):
             # Where nobody who may lead had all, what is split off went on from before the split.
@@ -187,7 +187,7 @@ class Oracle:
         return None if table is None else table.partitions[partition.number].parent
 
 
-def _apply(keys: dict[bytes, Value], record: Record) -> None:
+def _apply(keys: dict[bytes, Value], record: BinlogRecord) -> None:
     if record.flushes:
         keys.clear()
     for write in record.writes:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from raftwood.simulation import Simulation
+from raftwood.testing import Simulation
 from raftwood.zeppelin.meta.changes import (
     CancelMigration,
     Change,

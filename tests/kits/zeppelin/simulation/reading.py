@@ -8,11 +8,11 @@ import random
 from typing import Any
 from unittest.mock import patch
 
-from raftwood.simulation import Report, Simulation
-from raftwood.simulation.history import History, Outcome
-from raftwood.simulation.registers import check_registers
+from raftwood.testing import Simulation, SimulationReport
+from raftwood.testing.checkers import check_registers
+from raftwood.testing.history import History, OperationOutcome
 from raftwood.zeppelin.model import PartitionId, TableConfig
-from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node import server
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.models import Violation, run_scenario
 from tests.kits.zeppelin.decoding import AnswerError
@@ -126,7 +126,7 @@ class _Client:
         answer = await self._asked(master, False, *commands)
         is_ok = not isinstance(answer, AnswerError)
         value = _value_of(answer) if is_ok else None
-        outcome: Outcome = "ok" if is_ok else "failed"
+        outcome: OperationOutcome = "ok" if is_ok else "failed"
         self._world.history.finish(event, outcome, value)
         self._world.counts["reads" if is_ok else "refused"] += 1
         self._told(partition, value)
@@ -169,12 +169,12 @@ def _value_of(answer: Any) -> str | None:
 
 def run_reading(
     seed: int, *, config: TableConfig = SAFE, twice: bool = False
-) -> Report[dict[str, int]]:
+) -> SimulationReport[dict[str, int]]:
     """One seed; raises `Violation` where a read was undone, or fits in no order."""
 
     async def scenario(simulation: Simulation) -> dict[str, int]:
         world = ReadingWorld(simulation, config)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             return await world.run_reading()
 
     return run_scenario("reading", seed, scenario, twice=twice)

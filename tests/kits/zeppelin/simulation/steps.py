@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from raftwood.simulation import Report, Simulation
+from raftwood.testing import Simulation, SimulationReport
 from raftwood.zeppelin.meta.changes import CancelMigration, Migrate
 from raftwood.zeppelin.model import Partition, PartitionState, TableConfig
-from raftwood.zeppelin.node import node_server
+from raftwood.zeppelin.node import server
 from tests.kits.models import Violation, run_scenario
 from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.moving import MovingWorld
@@ -213,14 +213,14 @@ def run_failures(
     seed: int = 0,
     config: TableConfig = TWO_ACKS,
     is_calm: bool = False,
-) -> Report[int]:
+) -> SimulationReport[int]:
     """One world, one migration after the other; a calm one has no failure by which what one
     replica alone has acked could be lost.
     """
 
     async def scenario(simulation: Simulation) -> int:
         world = SteppedWorld(simulation, config, is_calm=is_calm)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             return await world.run_failures(failures)
 
     return run_scenario("migrations", seed, scenario)

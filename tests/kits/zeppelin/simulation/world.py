@@ -13,12 +13,12 @@ from unittest.mock import patch
 import msgspec
 
 from raftwood.base.errors import Conflict, RaftwoodError, Unavailable
-from raftwood.simulation import Report, Simulation
+from raftwood.testing import Simulation, SimulationReport
 from raftwood.zeppelin.model import PartitionId, TableConfig, User
-from raftwood.zeppelin.node import node_server
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.store_settings import StoreSettings
+from raftwood.zeppelin.node import server
+from raftwood.zeppelin.node.store import NodeStore
 from raftwood.zeppelin.node.stored_partition import StoredPartition
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.models import Violation, run_scenario
 from tests.kits.zeppelin.harms import Harm
 from tests.kits.zeppelin.simulation.clients import HASH, Client
@@ -297,12 +297,12 @@ def watched(oracle: Oracle) -> type[NodeStore]:
 
 def run(
     seed: int, *, config: TableConfig | None = None, pace: float = 1.0, twice: bool = False
-) -> Report[Outcome]:
+) -> SimulationReport[Outcome]:
     """One seed; raises `Violation` where an invariant does not hold."""
 
     async def scenario(simulation: Simulation) -> Outcome:
         world = World(simulation, config, pace=pace)
-        with patch.object(node_server, "NodeStore", watched(world.oracle)):
+        with patch.object(server, "NodeStore", watched(world.oracle)):
             return await world.run()
 
     return run_scenario("zeppelin", seed, scenario, twice=twice)

@@ -11,10 +11,10 @@ from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Operation
 from raftwood.clogs.client.backlog import CUT, Backlog
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.settings import ClogsClientSettings
+from raftwood.clogs.client.shipping_rules import QueuedBatch
 from raftwood.clogs.errors import LinesDropped
-from raftwood.simulation import ImmediateFiles
+from raftwood.testing import ImmediateFiles
 from tests.kits.clogs.backlog_run import NAMES, BacklogRun, outcome
 from tests.kits.clogs.ring import settings_of
 from tests.kits.disk.log_in_memory import WatchedFiles, run
@@ -142,7 +142,7 @@ def test_what_a_failed_disk_cannot_give_back_is_counted_and_told() -> None:
 class ForgetsToCount(Backlog):
     """A planted bug: a batch is dropped and not counted."""
 
-    def _count_dropped(self, entry: Entry) -> None:
+    def _count_dropped(self, entry: QueuedBatch) -> None:
         if entry.count % 3:
             super()._count_dropped(entry)
 
@@ -165,7 +165,7 @@ class NeverForgets(Backlog):
 
     def _settle(
         self,
-        entry: Entry,
+        entry: QueuedBatch,
         deliveries: Sequence[tuple[Delivery, int]],
         error: RaftwoodError | None,
     ) -> None:

@@ -5,8 +5,8 @@ import pytest
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.datagram_shipper import LINES_BYTES_MAX, DatagramShipper
-from raftwood.clogs.model import LogServer, RingConfiguration
-from raftwood.clogs.receiver.datagram_listener import DatagramListener
+from raftwood.clogs.configuration import LogServer, RingConfiguration
+from raftwood.clogs.receiver import DatagramListener
 from tests.kits.clogs.ring import KEY, QUICK, Ring, StaticSource, versioned
 from tests.kits.running import until
 from tests.unit.clogs.client.test_shipper import NAMES, given, scene

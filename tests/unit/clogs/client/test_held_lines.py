@@ -3,12 +3,12 @@
 import asyncio
 from contextlib import suppress
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ShuttingDown
-from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client.shipper import AsyncShipper
 from raftwood.clogs.client.status import ShipperStatus
+from raftwood.clogs.frames import LineBatch
 from raftwood.clogs.lines import encode_lines
 from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 from tests.unit.clogs.client.test_shipper import given, scene

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raftwood.clogs.client.links import Links
+from raftwood.clogs.client.server_pool import RingConnections
 from raftwood.disk.real_environment import real_environment
 from tests.kits.clogs.ring import ACCESS, Ring
 
@@ -14,7 +14,7 @@ def test_not_the_same_server_is_asked_again_and_again() -> None:
             names = ["log-0", "log-1", "log-2"]
             for name in names:
                 await ring.start(name)
-            links = Links(environment, ACCESS, lambda _: None)
+            links = RingConnections(environment, ACCESS, lambda _: None)
             links.update(ring.configuration().configuration.servers)
             async with asyncio.timeout(60):
                 while not all(map(links.is_connected, names)):  # noqa: ASYNC110

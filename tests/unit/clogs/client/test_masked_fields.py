@@ -1,10 +1,10 @@
 """What is beside a line leaves no more unmasked than the line itself."""
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.clogs.client.backlog import Backlog
-from raftwood.clogs.client.counters import Counters
-from raftwood.clogs.client.pending import Encoding, Pending
+from raftwood.clogs.client.batch_builder import BatchEncoding, PendingLines
 from raftwood.clogs.client.shipping_rules import ShippingLimits, ShippingRules
+from raftwood.clogs.client.status import Counters
 from raftwood.clogs.masking import Masking, built_in_rules
 from raftwood.loghub.log_groups import decode_log_group
 from tests.kits.clogs.ring import settings_of
@@ -12,8 +12,8 @@ from tests.kits.clogs.ring import settings_of
 
 def test_fields_beside_a_line_are_masked_too() -> None:
     masking = Masking(built_in_rules(["secrets"]))
-    encoding = Encoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
-    pending = Pending("a.log")
+    encoding = BatchEncoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
+    pending = PendingLines("a.log")
     pending.add([b"password=first"], 5, None)
     pending.add_records([b"plain"], [6], [{"level": "INFO", "url": "/login?token=second"}])
     pending.add_records([b"token=third"], [7], [{}])
@@ -32,7 +32,7 @@ def test_fields_beside_a_line_are_masked_too() -> None:
 
 def test_a_line_that_is_too_long_is_masked_before_it_is_cut() -> None:
     masking = Masking(built_in_rules(["cards"]))
-    encoding = Encoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
+    encoding = BatchEncoding(b"life", Codec.NONE, "host", (), masking.mask_lines)
     settings = settings_of(line_bytes_max=64)
     rules = ShippingRules(ShippingLimits(), lambda _: None)
     backlog = Backlog(settings, encoding, rules, Counters(), lambda _: None)

@@ -7,7 +7,8 @@ import pytest
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret
-from raftwood.clogs.client.opening import (
+from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull, client_settings
+from raftwood.clogs.client.shipper import (
     _AskedServers,
     access_of,
     configuration_source,
@@ -15,10 +16,9 @@ from raftwood.clogs.client.opening import (
     mask_of,
     open_shipper,
 )
-from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull, client_settings
-from raftwood.clogs.configuration.file_source import FileSource
+from raftwood.clogs.configuration import LogServer, RingConfiguration
+from raftwood.clogs.configuration_sources import FileConfigurationSource
 from raftwood.clogs.masking import MaskRule
-from raftwood.clogs.model import LogServer, RingConfiguration
 from raftwood.disk.real_environment import real_environment
 from tests.kits.clogs.ring import Ring, StaticSource, settings_of, versioned
 
@@ -69,7 +69,7 @@ def test_lines_go_to_the_servers_of_the_settings_or_of_a_file(tmp_path: Path) ->
                     await shipper.send("a.log", [b"line"])
             assert ring.storage.lines("a.log") == [b"line", b"line"]
             source = configuration_source(environment, settings, access_of(settings))
-            assert isinstance(source, FileSource)
+            assert isinstance(source, FileConfigurationSource)
             await source.close()
             await ring.close()
 

@@ -2,21 +2,21 @@
 
 import pytest
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
+from raftwood.clogs.client.batch_builder import LINE_OVERHEAD_BYTES, BatchEncoding, PendingLines
 from raftwood.clogs.client.deliveries import Delivery
-from raftwood.clogs.client.pending import LINE_OVERHEAD_BYTES, Encoding, Pending
-from raftwood.loghub.compression import decompress
+from raftwood.loghub.batches import decompress
 from raftwood.loghub.log_groups import decode_log_group
 
 TIME_NS = 1_800_000_000_123_456_789
 
 
-def encoding_of(**changes: object) -> Encoding:
+def encoding_of(**changes: object) -> BatchEncoding:
     values: dict[str, object] = {"life": bytes(16), "codec": Codec.LZ4, "source": "host"}
-    return Encoding(**(values | changes))  # type: ignore[arg-type]
+    return BatchEncoding(**(values | changes))  # type: ignore[arg-type]
 
 
-def records_of(encoding: Encoding, pending: Pending) -> list[tuple[int, dict[str, str]]]:
+def records_of(encoding: BatchEncoding, pending: PendingLines) -> list[tuple[int, dict[str, str]]]:
     batch = encoding.batch(pending, bytes(16), 7)
     assert (batch.name, batch.sequence, batch.count) == (pending.name, 7, len(pending.lines))
     raw = decompress(batch.body, batch.codec, raw_bytes=batch.raw_bytes)
@@ -33,7 +33,7 @@ def records_of(encoding: Encoding, pending: Pending) -> list[tuple[int, dict[str
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_lines_and_records_keep_their_order_times_and_fields(codec: Codec) -> None:
-    pending = Pending("a.log")
+    pending = PendingLines("a.log")
     delivery = Delivery(2)
     assert pending.add([b"one", b"two"], TIME_NS, delivery) == 6 + 2 * LINE_OVERHEAD_BYTES
     pending.add_records([b"three"], [TIME_NS + 1], [{"level": "INFO"}])
@@ -54,7 +54,7 @@ def test_a_batch_is_masked_as_a_whole_before_it_is_anything_else() -> None:
         seen.append(lines)
         return [line.replace(b"secret", b"***") for line in lines]
 
-    pending = Pending("a.log")
+    pending = PendingLines("a.log")
     pending.add([b"a secret", b"no"], TIME_NS, None)
     pending.add_records([b"another secret"], [TIME_NS], [{"level": "a secret \ud800"}])
     found = records_of(encoding_of(mask=mask), pending)
@@ -74,7 +74,7 @@ def test_no_two_lives_files_or_generations_share_a_producer() -> None:
 
 
 def test_what_was_made_into_a_batch_is_not_held_any_longer() -> None:
-    pending = Pending("a.log")
+    pending = PendingLines("a.log")
     pending.add([b"one"], TIME_NS, Delivery(1))
     pending.clear()
     assert (pending.lines, pending.times, pending.extras, pending.deliveries) == ([], [], [], [])

@@ -7,8 +7,8 @@ import trustme
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
-from raftwood.clogs.client.opening import open_shipper
-from raftwood.clogs.receiver.receiver import Receiver, ReceiverLimits
+from raftwood.clogs.client.shipper import open_shipper
+from raftwood.clogs.receiver import Receiver, ReceiverLimits
 from raftwood.net import Identity, Secret, ServerTls, TlsFiles
 from tests.kits.clogs.memory_sink import MemorySink, MemoryStorage
 from tests.kits.clogs.ring import SECRET, Ring, settings_of

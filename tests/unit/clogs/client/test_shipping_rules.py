@@ -2,25 +2,25 @@
 
 import pytest
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvariantViolated
-from raftwood.clogs.batches import LineBatch
 from raftwood.clogs.client import shipping_rules
-from raftwood.clogs.client.entries import Entry
 from raftwood.clogs.client.shipping_rules import (
     NEVER,
     Action,
-    Load,
-    Locate,
-    Send,
+    LoadBatch,
+    LocateFile,
+    QueuedBatch,
+    ShipBatch,
     ShippingLimits,
     ShippingRules,
 )
+from raftwood.clogs.frames import LineBatch
 
 LIMITS = ShippingLimits(in_flight_max=1, retry_first_s=1.0, retry_longest_s=8.0)
 
 
-def entry_of(name: str, sequence: int = 1, *, is_resumed: bool = False) -> Entry:
+def entry_of(name: str, sequence: int = 1, *, is_resumed: bool = False) -> QueuedBatch:
     batch = LineBatch(
         name=name,
         producer=bytes(16),
@@ -31,7 +31,7 @@ def entry_of(name: str, sequence: int = 1, *, is_resumed: bool = False) -> Entry
         body=b"",
         is_resumed=is_resumed,
     )
-    return Entry(batch, lambda _: None)
+    return QueuedBatch(batch, lambda _: None)
 
 
 class Ring:
@@ -45,14 +45,14 @@ class Ring:
         (action,) = self.rules.actions(now)
         return action
 
-    def sent(self, entry: Entry, now: float = 0.0) -> Send:
+    def sent(self, entry: QueuedBatch, now: float = 0.0) -> ShipBatch:
         """The entry, on its way to its file's place."""
         self.rules.add(entry)
         action = self.only(now)
-        if isinstance(action, Locate):
+        if isinstance(action, LocateFile):
             self.rules.located(action.lane, action.attempt, "place")
             action = self.only(now)
-        assert isinstance(action, Send)
+        assert isinstance(action, ShipBatch)
         return action
 
 
@@ -62,11 +62,11 @@ def test_a_place_is_asked_once_and_kept_until_it_takes_no_more() -> None:
     assert ring.rules.acked(first.lane, first.entry, "place")
     ring.rules.add(entry_of("a", 2))
     second = ring.only()
-    assert isinstance(second, Send)
+    assert isinstance(second, ShipBatch)
     assert second.place == "place"
     ring.rules.moved(second.lane, second.entry, second.attempt, now=0.0)
     assert not ring.rules.actions(0.0)
-    assert isinstance(ring.only(ring.rules.due), Locate)
+    assert isinstance(ring.only(ring.rules.due), LocateFile)
 
 
 def test_a_batch_in_doubt_is_sent_to_the_same_place_by_another_server() -> None:
@@ -75,7 +75,7 @@ def test_a_batch_in_doubt_is_sent_to_the_same_place_by_another_server() -> None:
     ring.servers[""] = "two"
     ring.rules.servers_changed(["two"])
     again = ring.only()
-    assert isinstance(again, Send)
+    assert isinstance(again, ShipBatch)
     assert (again.server, again.place, again.is_repeat) == ("two", "place", True)
     # What the first server says now is too late, unless it says that the batch is stored.
     ring.rules.moved(first.lane, first.entry, first.attempt, now=0.0)
@@ -90,7 +90,7 @@ def test_a_resumed_batch_names_no_place() -> None:
     ring = Ring()
     ring.rules.add(entry_of("a", is_resumed=True))
     action = ring.only()
-    assert isinstance(action, Send)
+    assert isinstance(action, ShipBatch)
     assert action.place == ""
 
 
@@ -99,7 +99,7 @@ def test_waits_grow_and_have_a_bound() -> None:
     action: Action = ring.sent(entry_of("a"))
     now, waits = 0.0, []
     for _ in range(6):
-        assert isinstance(action, Send)
+        assert isinstance(action, ShipBatch)
         ring.rules.failed(action.lane, action.entry, action.attempt, now=now)
         assert not ring.rules.actions(now)
         waits.append(ring.rules.due - now)
@@ -165,7 +165,7 @@ def test_a_batch_that_is_read_back_and_dropped_meanwhile_is_not_refused() -> Non
     entry.batch = None
     ring.rules.add(entry)
     action = ring.only()
-    assert isinstance(action, Load)
+    assert isinstance(action, LoadBatch)
     ring.rules.dropped(entry)
     assert not ring.rules.refused(action.lane, entry, action.attempt)
     assert ring.rules.in_flight == 0
@@ -215,12 +215,12 @@ class Window(Ring):
         self.rules.located(asked.lane, asked.attempt, "place")
         self.lane = asked.lane
 
-    def sends(self, now: float = 0.0) -> list[Send]:
+    def sends(self, now: float = 0.0) -> list[ShipBatch]:
         actions = self.rules.actions(now)
-        assert all(isinstance(each, Send) for each in actions)
-        return [each for each in actions if isinstance(each, Send)]
+        assert all(isinstance(each, ShipBatch) for each in actions)
+        return [each for each in actions if isinstance(each, ShipBatch)]
 
-    def acked(self, *sends: Send, place: str = "place") -> list[Entry]:
+    def acked(self, *sends: ShipBatch, place: str = "place") -> list[QueuedBatch]:
         return [entry for each in sends for entry in self.rules.acked(self.lane, each.entry, place)]
 
 
@@ -302,5 +302,5 @@ def test_a_batch_of_another_producer_or_behind_a_gap_does_not_follow() -> None:
     ring.rules.add(entry_of("a", 3))
     asked = ring.only()
     ring.rules.located(asked.lane, asked.attempt, "place")
-    assert isinstance(ring.only(), Send)
+    assert isinstance(ring.only(), ShipBatch)
     assert not ring.rules.actions(0.0)

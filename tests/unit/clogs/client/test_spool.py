@@ -11,21 +11,20 @@ import pytest
 from raftwood.base import files as seam
 from raftwood.base.errors import DiskFull, InvalidInput, StoreLocked
 from raftwood.base.files import Operation
-from raftwood.clogs.client import slots as slots_module
+from raftwood.clogs.client import spool as slots_module
 from raftwood.clogs.client import spool as spool_module
-from raftwood.clogs.client.entries import Entry
-from raftwood.clogs.client.slots import open_slots
-from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
+from raftwood.clogs.client.shipping_rules import QueuedBatch
+from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull, open_slots
 from raftwood.disk.real_environment import real_environment
-from raftwood.simulation import ImageRunner, ImmediateFiles
-from raftwood.simulation.crash_images import CrashImage, RecordingFiles, crash_images
+from raftwood.testing import ImageRunner, ImmediateFiles
+from raftwood.testing.crash_images import CrashImage, RecordingFiles, crash_images
 from tests.kits.clogs.spool import batch_of, body_of, entry_of, open_spool
 from tests.kits.disk.log_in_memory import WatchedFiles, environment_over, run
 
 FILES = ["a.log", "b.log", "c.log"]
 
 
-async def keep(spool: Spool, name: str, sequence: int, **more: int) -> Entry:
+async def keep(spool: Spool, name: str, sequence: int, **more: int) -> QueuedBatch:
     entry = entry_of(batch_of(name, sequence, **more))
     spool.keep(entry, lambda: None)
     await spool.sync()
@@ -99,7 +98,7 @@ class Life:
 
     async def run(self, turns: int) -> None:
         spool = await open_spool(self.files)
-        held: dict[str, list[Entry]] = {name: [] for name in FILES}
+        held: dict[str, list[QueuedBatch]] = {name: [] for name in FILES}
         for _ in range(turns):
             name = self._random.choice(FILES)
             if self._random.random() < 0.6 or not held[name]:
@@ -210,7 +209,7 @@ def test_a_full_disk_is_told_and_left_for_when_there_is_room() -> None:
         files = ImmediateFiles()
         spool = await open_spool(files)
         files.file_system.capacity_bytes = files.file_system.used_bytes()
-        kept: list[Entry] = []
+        kept: list[QueuedBatch] = []
         with pytest.raises(DiskFull):
             while len(kept) < 1000:
                 kept.append(await keep(spool, "a.log", len(kept) + 1, size=1000))

@@ -10,8 +10,7 @@ from raftwood.base import files as seam
 from raftwood.base.files import Operation
 from raftwood.clogs.client import shipper as shipper_module
 from raftwood.clogs.client.shipper import AsyncShipper
-from raftwood.disk.real_environment import real_environment
-from raftwood.disk.thread_files import ThreadFiles
+from raftwood.disk.real_environment import ThreadFiles, real_environment
 from tests.kits.clogs.ring import ACCESS, Ring, StaticSource, settings_of
 
 

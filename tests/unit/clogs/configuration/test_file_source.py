@@ -8,11 +8,14 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.base.files import Open, Rename, Truncate, Unlink, Write, perform
-from raftwood.clogs.configuration.file_source import LOOK_S, FileSource
-from raftwood.clogs.configuration.text import encode_configuration
-from raftwood.clogs.model import RingConfiguration, VersionedConfiguration
+from raftwood.clogs.configuration import (
+    RingConfiguration,
+    VersionedConfiguration,
+    encode_configuration,
+)
+from raftwood.clogs.configuration_sources import LOOK_S, FileConfigurationSource
 from raftwood.disk.real_environment import real_environment
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.clogs.rings import ring, versioned
 
 PATH = "/ring.json"
@@ -50,7 +53,7 @@ def test_the_present_file_is_told_at_once_and_others_soon() -> None:
     async def scenario(simulation: Simulation) -> None:
         environment = simulation.environment
         await write_ring(environment, A)
-        source = FileSource(environment, PATH)
+        source = FileConfigurationSource(environment, PATH)
         changes = source.changes()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -71,7 +74,7 @@ def test_the_present_file_is_told_at_once_and_others_soon() -> None:
 def test_versions_in_the_file_count_and_may_go_back() -> None:
     async def scenario(simulation: Simulation) -> None:
         environment = simulation.environment
-        source = FileSource(environment, "/ring.toml")
+        source = FileConfigurationSource(environment, "/ring.toml")
         text = b'version = %d\n[[servers]]\nhost = "10.0.0.1"\nport = 9097\nname = "a"\n'
         await write(environment, text % 9, "/ring.toml")
         changes = source.changes()
@@ -92,7 +95,7 @@ def test_the_last_good_one_stays_and_a_bad_file_is_told_once(
     async def scenario(simulation: Simulation) -> None:
         environment = simulation.environment
         await write_ring(environment, A)
-        source = FileSource(environment, PATH)
+        source = FileConfigurationSource(environment, PATH)
         changes = source.changes()
         await following(changes)
         await write(environment, b'{"servers": []}')
@@ -116,7 +119,7 @@ def test_the_last_good_one_stays_and_a_bad_file_is_told_once(
 
 def test_a_file_that_comes_later_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario(simulation: Simulation) -> None:
-        source = FileSource(simulation.environment, PATH)
+        source = FileConfigurationSource(simulation.environment, PATH)
         changes = source.changes()
         assert await is_quiet(changes)
         changes = source.changes()
@@ -132,7 +135,7 @@ def test_other_white_space_is_no_change() -> None:
     async def scenario(simulation: Simulation) -> None:
         environment = simulation.environment
         await write_ring(environment, A)
-        source = FileSource(environment, PATH)
+        source = FileConfigurationSource(environment, PATH)
         changes = source.changes()
         await following(changes)
         await write(environment, encode_configuration(A) + b"\n\n")
@@ -153,7 +156,7 @@ def test_a_file_that_is_still_being_written_is_not_taken() -> None:
         environment = simulation.environment
         path = "/ring.toml"
         await write(environment, head, path)
-        source = FileSource(environment, path)
+        source = FileConfigurationSource(environment, path)
 
         async def listen() -> None:
             told.extend([len(each.configuration.servers) async for each in source.changes()])
@@ -182,7 +185,7 @@ def test_a_file_that_is_replaced_by_another_one_is_read(tmp_path: Path) -> None:
 
     async def main() -> None:
         with real_environment() as environment:
-            source = FileSource(environment, str(path))
+            source = FileConfigurationSource(environment, str(path))
             changes = source.changes()
             assert await following(changes) == versioned(1, A)
             beside = tmp_path / "ring.json.new"
@@ -198,7 +201,7 @@ def test_many_follow_one_source() -> None:
     async def scenario(simulation: Simulation) -> None:
         environment = simulation.environment
         await write_ring(environment, A)
-        source = FileSource(environment, PATH)
+        source = FileConfigurationSource(environment, PATH)
         one, two = source.changes(), source.changes()
         assert await following(one) == await following(two) == versioned(1, A)
         await perform(environment.files, Rename(PATH, "/elsewhere"))

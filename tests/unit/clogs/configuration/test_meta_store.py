@@ -17,13 +17,16 @@ from raftwood.base.errors import (
     OutOfRange,
     Unavailable,
 )
-from raftwood.base.seams import Change, MetaStore, SetKey
-from raftwood.clogs.configuration.meta_source import MetaSource
-from raftwood.clogs.configuration.meta_store import HISTORY_MAX, ConfigurationStore
-from raftwood.clogs.model import RingConfiguration, VersionedConfiguration
+from raftwood.base.seams import KeyChange, MetaStore, SetKey
+from raftwood.clogs.configuration import RingConfiguration, VersionedConfiguration
+from raftwood.clogs.configuration_store import (
+    HISTORY_MAX,
+    ConfigurationStore,
+    MetaConfigurationSource,
+)
 from raftwood.disk.segment_log import LogSettings
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.clogs.rings import ring, versioned
 
 A, B, C = ring("a"), ring("a", "b"), ring("a", "b", "c")
@@ -196,7 +199,7 @@ async def following(changes: AsyncIterator[VersionedConfiguration]) -> Versioned
 def test_a_client_follows_by_a_watch() -> None:
     async def work(store: FileMetaStore) -> None:
         rings = ConfigurationStore(store, "r")
-        source = MetaSource(store, "r")
+        source = MetaConfigurationSource(store, "r")
         changes = source.changes()
         waiting = asyncio.create_task(following(changes))
         await asyncio.sleep(1)
@@ -222,7 +225,7 @@ def test_a_client_keeps_the_last_good_one(capsys: pytest.CaptureFixture[str]) ->
     async def work(store: FileMetaStore) -> None:
         rings = ConfigurationStore(store, "r")
         await rings.set(A)
-        source = MetaSource(store, "r")
+        source = MetaConfigurationSource(store, "r")
         changes = source.changes()
         assert await following(changes) == versioned(1, A)
         # Another program wrote what this one refuses.
@@ -268,7 +271,7 @@ def test_a_change_while_a_client_begins_to_follow_is_not_missed(
             return found
 
         monkeypatch.setattr(store, name, overtaken)
-        source = MetaSource(store, "r")
+        source = MetaConfigurationSource(store, "r")
         changes = source.changes()
         while await following(changes) != versioned(2, B):
             pass
@@ -298,7 +301,9 @@ class Unsteady:
         self._fail()
         return await self._store.range(**options)
 
-    async def watch(self, prefix: str, *, after_version: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(
+        self, prefix: str, *, after_version: int
+    ) -> AsyncIterator[tuple[KeyChange, ...]]:
         async for changes in self._store.watch(prefix, after_version=after_version):
             self._fail(OutOfRange("watch again"))
             yield changes
@@ -315,7 +320,7 @@ def test_a_client_misses_no_last_change_though_calls_fail(seed: int) -> None:
     async def work(store: FileMetaStore) -> None:
         rings = ConfigurationStore(store, "r")
         unsteady = Unsteady(store, seed)
-        source = MetaSource(unsteady, "r")
+        source = MetaConfigurationSource(unsteady, "r")
         chance = random.Random(seed)
         seen: list[VersionedConfiguration] = []
 

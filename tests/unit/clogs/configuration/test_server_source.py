@@ -16,15 +16,17 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.seams import SetKey
-from raftwood.clogs.configuration import serving
-from raftwood.clogs.configuration.meta_store import ConfigurationStore
-from raftwood.clogs.configuration.server_source import ServerSource
-from raftwood.clogs.configuration.serving import ConfigurationService
-from raftwood.clogs.configuration.text import configuration_digest, encode_configuration
-from raftwood.clogs.model import RingConfiguration
+from raftwood.clogs import configuration_store
+from raftwood.clogs.configuration import (
+    RingConfiguration,
+    configuration_digest,
+    encode_configuration,
+)
+from raftwood.clogs.configuration_sources import ReceiverConfigurationSource
+from raftwood.clogs.configuration_store import ConfigurationService, ConfigurationStore
 from raftwood.clogs.wire import ConfigurationAnswer, ConfigurationRequest
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.clogs.rings import ring, versioned
 from tests.unit.clogs.configuration.test_meta_store import following, numbered, on_store
 
@@ -180,19 +182,22 @@ def test_rings_and_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(200):
             with pytest.raises(NotFound):
                 await service.answer(ConfigurationRequest(f"r{number}"))
-        assert len(service._rings) == serving.RINGS_MAX
+        assert len(service._rings) == configuration_store.RINGS_MAX
         assert (await service.answer(ConfigurationRequest("r"))).version == 1
         waiting = [
             asyncio.create_task(service.answer(ConfigurationRequest(f"r{number}", wait_ms=5_000)))
-            for number in range(serving.RINGS_MAX)
+            for number in range(configuration_store.RINGS_MAX)
         ]
         await asyncio.sleep(1)
         with pytest.raises(Overloaded, match="rings are watched"):
             await service.answer(ConfigurationRequest("r"))
-        monkeypatch.setattr(serving, "WAITING_MAX", serving.RINGS_MAX)
+        monkeypatch.setattr(configuration_store, "WAITING_MAX", configuration_store.RINGS_MAX)
         with pytest.raises(Overloaded, match="too many clients"):
             await service.answer(ConfigurationRequest("r1"))
-        assert len(await asyncio.gather(*waiting, return_exceptions=True)) == serving.RINGS_MAX
+        assert (
+            len(await asyncio.gather(*waiting, return_exceptions=True))
+            == configuration_store.RINGS_MAX
+        )
         assert (await service.answer(ConfigurationRequest("r"))).version == 1
 
     with_service(work)
@@ -240,7 +245,7 @@ def test_a_client_names_what_it_has_and_follows() -> None:
     receivers = Receivers(answer(5, A, revision=70), answer(4, B, revision=80))
 
     async def work(environment: Environment) -> None:
-        source = ServerSource(environment, receivers.ask, "r", wait_ms=1 << 40)
+        source = ReceiverConfigurationSource(environment, receivers.ask, "r", wait_ms=1 << 40)
         changes = source.changes()
         assert await following(changes) == versioned(5, A)
         assert await following(changes) == versioned(4, B)
@@ -263,7 +268,7 @@ def test_a_bad_configuration_is_refused_once_and_the_last_good_one_stays(
     receivers = Receivers(answer(5, A), bad, damaged, answer(8, B))
 
     async def work(environment: Environment) -> None:
-        source = ServerSource(environment, receivers.ask, "r", wait_ms=1_000)
+        source = ReceiverConfigurationSource(environment, receivers.ask, "r", wait_ms=1_000)
         changes = source.changes()
         assert await following(changes) == versioned(5, A)
         assert await following(changes) == versioned(8, B)
@@ -281,7 +286,7 @@ def test_errors_are_waited_out_longer_each_time_but_not_for_ever() -> None:
     receivers = Receivers(*[Unavailable("nobody is there")] * 30, answer(1, A))
 
     async def work(environment: Environment) -> None:
-        source = ServerSource(environment, receivers.ask, "r")
+        source = ReceiverConfigurationSource(environment, receivers.ask, "r")
         changes = source.changes()
         async with asyncio.timeout(1_000):
             assert await anext(changes) == versioned(1, A)
@@ -313,7 +318,7 @@ def test_a_receiver_that_does_not_wait_is_not_asked_in_a_hurry() -> None:
         nonlocal count
         for ask in (hasty, silent):
             count = 0
-            source = ServerSource(environment, ask, "r", wait_ms=1_000)
+            source = ReceiverConfigurationSource(environment, ask, "r", wait_ms=1_000)
             listening = asyncio.create_task(following(source.changes()))
             await asyncio.sleep(600)
             await source.close()
@@ -328,7 +333,7 @@ def test_the_first_configuration_of_a_ring_is_heard_of_at_once() -> None:
     async def work(
         service: ConfigurationService, rings: ConfigurationStore, store: FileMetaStore
     ) -> None:
-        source = ServerSource(store._environment, service.answer, "r", wait_ms=1_000)
+        source = ReceiverConfigurationSource(store._environment, service.answer, "r", wait_ms=1_000)
         waiting = asyncio.create_task(anext(source.changes()))  # type: ignore[arg-type,var-annotated]
         await asyncio.sleep(100.3)
         loop = asyncio.get_running_loop()
@@ -355,7 +360,7 @@ def test_clients_of_two_receivers_never_go_back_to_what_one_of_them_has_not_hear
             return await (service if turns % 2 else other).answer(request)
 
         await rings.set(numbered(0))
-        source = ServerSource(store._environment, ask, "r", wait_ms=2_000)
+        source = ReceiverConfigurationSource(store._environment, ask, "r", wait_ms=2_000)
         seen: list[int] = []
 
         async def listen() -> None:

@@ -7,8 +7,12 @@ import msgspec
 import pytest
 
 from raftwood.base.errors import InvalidConfiguration
-from raftwood.clogs.configuration.text import (
+from raftwood.clogs.configuration import (
     CONFIGURATION_BYTES_MAX,
+    SERVERS_MAX,
+    HaRules,
+    LogServer,
+    RingConfiguration,
     accepted,
     check_configuration,
     configuration_digest,
@@ -16,7 +20,6 @@ from raftwood.clogs.configuration.text import (
     decode_file,
     encode_configuration,
 )
-from raftwood.clogs.model import SERVERS_MAX, HaRules, LogServer, RingConfiguration
 from tests.kits.clogs.rings import ring
 
 GOLDEN = (

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from raftwood.clogs.ha.actions import Action, CheckState, Isolate, Ping, Recover, ServerHealth
-from raftwood.clogs.ha.rules import Health
-from raftwood.clogs.model import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.configuration import HaRules, LogServer, RingConfiguration
+from raftwood.clogs.health import Action, CheckState, Health, Isolate, Ping, Recover, ServerHealth
 
 GAP = 5.0
 

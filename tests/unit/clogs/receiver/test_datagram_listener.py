@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import Unavailable
-from raftwood.clogs.datagrams import decode_datagram, encode_datagram
-from raftwood.clogs.frames import Message, MessageType
-from raftwood.clogs.receiver import datagram_listener
-from raftwood.clogs.receiver.datagram_listener import DatagramListener
+from raftwood.clogs import receiver
+from raftwood.clogs.frames import ClogsMessage, MessageType
+from raftwood.clogs.receiver import DatagramListener
+from raftwood.clogs.wire import decode_datagram, encode_datagram
 from tests.kits.clogs.receiver import Served, data, served
 from tests.kits.running import run, until
 
@@ -30,7 +30,7 @@ class _Peer(asyncio.DatagramProtocol):
         del addr
         self.answers.put_nowait(data)
 
-    def send(self, message: Message, secret: bytes = SECRET) -> int:
+    def send(self, message: ClogsMessage, secret: bytes = SECRET) -> int:
         datagram = encode_datagram(message, secret)
         self.transport.sendto(datagram)
         return len(datagram)
@@ -66,10 +66,10 @@ def check(body: Body) -> None:
 def test_a_ping_is_answered_by_a_pong_that_is_not_longer() -> None:
     async def body(kit: Served, listener: DatagramListener, peer: _Peer) -> None:
         del kit, listener
-        size = peer.send(Message(type=MessageType.PING, system=3, sequence=9))
+        size = peer.send(ClogsMessage(type=MessageType.PING, system=3, sequence=9))
         answer = await asyncio.wait_for(peer.answers.get(), 60)
         assert len(answer) <= size
-        assert decode_datagram(answer, SECRET) == Message(
+        assert decode_datagram(answer, SECRET) == ClogsMessage(
             type=MessageType.PONG, system=3, sequence=10
         )
 
@@ -95,9 +95,9 @@ def test_what_is_forged_damaged_or_no_batch_is_dropped_and_counted() -> None:
     async def body(kit: Served, listener: DatagramListener, peer: _Peer) -> None:
         del listener
         peer.send(data(1), b"another secret ..")
-        peer.send(Message(type=MessageType.PING), b"another secret ..")
+        peer.send(ClogsMessage(type=MessageType.PING), b"another secret ..")
         peer.transport.sendto(b"short")
-        peer.send(Message(type=MessageType.LOCATE, name="a.log"))
+        peer.send(ClogsMessage(type=MessageType.LOCATE, name="a.log"))
         peer.send(data(0))
         await until(lambda: kit.receiver.figures.dropped_datagrams == 5)
         assert kit.sink.stored == []
@@ -112,7 +112,7 @@ def test_what_is_forged_damaged_or_no_batch_is_dropped_and_counted() -> None:
 def test_more_than_may_wait_are_dropped_and_the_others_are_stored_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(datagram_listener, "WAITING_MAX", 6)
+    monkeypatch.setattr(receiver, "WAITING_MAX", 6)
 
     async def body(kit: Served, listener: DatagramListener, peer: _Peer) -> None:
         del listener

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from raftwood.clogs.receiver.file_names import PART_BYTES_MAX, safe_path
+from raftwood.clogs.file_sink import PART_BYTES_MAX, safe_path
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,13 @@ from raftwood.base.errors import (
     StoreLocked,
     Unavailable,
 )
-from raftwood.clogs.frames import Message, MessageType
-from raftwood.clogs.receiver import file_sink
-from raftwood.clogs.receiver.file_sink import PLACE, STATE_FOLDER, FileSink
-from raftwood.clogs.receiver.file_state import VERSION, FileState
+from raftwood.clogs import file_sink
+from raftwood.clogs.file_sink import PLACE, STATE_FOLDER, VERSION, FileSink, FileState
+from raftwood.clogs.frames import ClogsMessage, MessageType
 from raftwood.clogs.seams import Sink
 from raftwood.disk.real_environment import real_environment
 from raftwood.disk.segment_log import LogSettings
-from raftwood.simulation import ImageRunner, RecordingFiles, crash_images
+from raftwood.testing import ImageRunner, RecordingFiles, crash_images
 from tests.kits.disk.images import environment_over
 from tests.kits.running import run
 
@@ -35,14 +34,14 @@ PRODUCER = bytes(range(16))
 SMALL = LogSettings(segment_bytes=64 << 10, cache_bytes_max=0)
 
 
-def lines_of(message: Message) -> bytes:
+def lines_of(message: ClogsMessage) -> bytes:
     if message.body == b"bad":
         raise InvalidInput("the body is no LogGroup")
     return bytes(message.body)
 
 
-def batch(name: str, sequence: int, text: str = "", *, producer: bytes = PRODUCER) -> Message:
-    return Message(
+def batch(name: str, sequence: int, text: str = "", *, producer: bytes = PRODUCER) -> ClogsMessage:
+    return ClogsMessage(
         type=MessageType.DATA,
         name=name,
         producer=producer,

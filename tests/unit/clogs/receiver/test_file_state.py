@@ -6,8 +6,8 @@ import pytest
 
 from raftwood.base.errors import SequenceForgotten, StoreDamaged, UnsupportedVersion
 from raftwood.base.names import STATE_BYTES_MAX
-from raftwood.clogs.model import FILE_NAME_BYTES_MAX
-from raftwood.clogs.receiver.file_state import (
+from raftwood.clogs.configuration import FILE_NAME_BYTES_MAX
+from raftwood.clogs.file_sink import (
     PRODUCERS_MAX,
     VERSION,
     WINDOW,

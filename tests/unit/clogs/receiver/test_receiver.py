@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import structs
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import (
     InvalidInput,
     Overloaded,
@@ -17,10 +17,8 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.clogs.errors import OutOfOrder, PlaceMoved
-from raftwood.clogs.frames import BODY_BYTES_MAX, NO_PRODUCER, Message, MessageType
-from raftwood.clogs.receiver.figures import SYSTEMS_MAX
-from raftwood.clogs.receiver.ordering import FOLLOWING_MAX, Ordering
-from raftwood.clogs.receiver.receiver import ReceiverLimits, check_data
+from raftwood.clogs.frames import BODY_BYTES_MAX, NO_PRODUCER, ClogsMessage, MessageType
+from raftwood.clogs.receiver import FOLLOWING_MAX, SYSTEMS_MAX, Ordering, ReceiverLimits, check_data
 from raftwood.clogs.wire import STORE
 from raftwood.net import Secret
 from tests.kits.clogs.receiver import KEY, PRODUCER, Served, Shipper, data, served
@@ -38,11 +36,13 @@ def check(body: Callable[[Served], Awaitable[None]], limits: ReceiverLimits | No
 def test_a_file_is_located_and_its_batches_are_acknowledged_with_their_sequence() -> None:
     async def body(kit: Served) -> None:
         async with kit.shipper() as shipper:
-            found = await shipper.send(Message(type=MessageType.LOCATE, name="a.log"))
-            assert found == Message(type=MessageType.ACK, count=FOLLOWING_MAX, place="here:a.log")
+            found = await shipper.send(ClogsMessage(type=MessageType.LOCATE, name="a.log"))
+            assert found == ClogsMessage(
+                type=MessageType.ACK, count=FOLLOWING_MAX, place="here:a.log"
+            )
             for sequence in (1, 2, 2):
                 ack = await shipper.send(data(sequence, place=found.place))
-                assert ack == Message(
+                assert ack == ClogsMessage(
                     type=MessageType.ACK,
                     producer=PRODUCER,
                     sequence=sequence,
@@ -107,7 +107,7 @@ def test_a_producer_that_was_forgotten_is_asked_for_the_one_before_again() -> No
     async def use() -> None:
         ordering, stored = Ordering(producers_max=2), []
 
-        async def store(message: Message) -> str:
+        async def store(message: ClogsMessage) -> str:
             stored.append((message.producer[:1], message.sequence))
             return "place"
 
@@ -126,7 +126,7 @@ def test_a_producer_that_was_forgotten_is_asked_for_the_one_before_again() -> No
     asyncio.run(use())
 
 
-async def _error(shipper: Shipper, message: Message) -> type[Exception] | None:
+async def _error(shipper: Shipper, message: ClogsMessage) -> type[Exception] | None:
     try:
         await shipper.send(message)
     except RaftwoodError as error:
@@ -150,8 +150,10 @@ def test_a_ping_is_answered_while_batches_wait() -> None:
         async with kit.shipper() as shipper:
             waiting = asyncio.create_task(shipper.send(data(1)))
             for ping in (0, 41, (1 << 64) - 1):
-                pong = await shipper.send(Message(type=MessageType.PING, system=3, sequence=ping))
-                assert pong == Message(
+                pong = await shipper.send(
+                    ClogsMessage(type=MessageType.PING, system=3, sequence=ping)
+                )
+                assert pong == ClogsMessage(
                     type=MessageType.PONG, system=3, sequence=(ping + 1) % (1 << 64)
                 )
             assert not waiting.done()
@@ -162,10 +164,10 @@ def test_a_ping_is_answered_while_batches_wait() -> None:
 
 
 def test_pings_are_refused_while_nothing_can_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftwood.clogs.receiver.storage_health.FAILING_S_MIN", 0.0)
+    monkeypatch.setattr("raftwood.clogs.receiver.FAILING_S_MIN", 0.0)
 
     async def body(kit: Served) -> None:
-        ping = Message(type=MessageType.PING, sequence=1)
+        ping = ClogsMessage(type=MessageType.PING, sequence=1)
         async with kit.shipper() as shipper:
             for error, is_shunned in [
                 (PlaceMoved("elsewhere"), False),
@@ -206,7 +208,7 @@ def test_who_does_not_know_a_keys_secret_is_not_served(key: str, secret: Secret,
 def test_another_role_than_a_keys_may_call_nothing() -> None:
     async def body(kit: Served) -> None:
         async with kit.shipper(role="store") as shipper:
-            for message in (data(1), Message(type=MessageType.PING)):
+            for message in (data(1), ClogsMessage(type=MessageType.PING)):
                 with pytest.raises(RaftwoodError, match="store"):
                     await shipper.send(message)
         assert kit.sink.stored == []
@@ -244,9 +246,9 @@ def test_what_is_refused_is_not_stored_and_the_connection_stays() -> None:
             with pytest.raises(InvalidInput):
                 await shipper.send(data(0))
             with pytest.raises(InvalidInput):
-                await shipper.send(Message(type=MessageType.ACK, name="a.log"))
+                await shipper.send(ClogsMessage(type=MessageType.ACK, name="a.log"))
             with pytest.raises(InvalidInput):
-                await shipper.send(Message(type=MessageType.LOCATE, name="\0"))
+                await shipper.send(ClogsMessage(type=MessageType.LOCATE, name="\0"))
             with pytest.raises(ProtocolError):
                 await shipper.connection.call(STORE, b"nonsense", timeout_ms=5_000)
             await shipper.send(data(1))
@@ -309,7 +311,7 @@ def test_a_shipper_that_goes_away_leaves_nothing_under_way() -> None:
 def test_figures_tell_frames_batches_records_bytes_and_systems() -> None:
     async def body(kit: Served) -> None:
         async with kit.shipper() as shipper:
-            await shipper.send(Message(type=MessageType.PING))
+            await shipper.send(ClogsMessage(type=MessageType.PING))
             await shipper.send(data(1))
             await shipper.send(data(2, system=8))
             await shipper.send(data(3))

@@ -1,11 +1,6 @@
 """When a receiver counts as unable to store: by rules, without a clock."""
 
-from raftwood.clogs.receiver.storage_health import (
-    FAILING_S_MIN,
-    FAILURES_MIN,
-    SHUNNED_S,
-    StorageHealth,
-)
+from raftwood.clogs.receiver import FAILING_S_MIN, FAILURES_MIN, SHUNNED_S, StorageHealth
 
 
 def failed(health: StorageHealth, *times: float) -> None:

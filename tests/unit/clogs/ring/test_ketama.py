@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput
-from raftwood.clogs.model import SERVERS_MAX, LogServer
-from raftwood.clogs.ring import ketama
-from raftwood.clogs.ring.ketama import Ring, key_hash
+from raftwood.clogs import ring as ring_module
+from raftwood.clogs.configuration import SERVERS_MAX, LogServer
+from raftwood.clogs.ring import Ring, key_hash
 from tests.kits.clogs.ketama_vectors import CASES, KEYS, MEASURED, Case, digest, equal, named
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -50,13 +50,13 @@ def test_two_thousand_keys_go_where_twemproxy_sends_them(case: Case) -> None:
 def test_without_numpy_the_answers_are_the_same(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ketama, "_numpy", lambda: None)
+    monkeypatch.setattr(ring_module, "_numpy", lambda: None)
     assert digest(Ring(case.log_servers).servers_of(KEYS)) == case.digest_of_2000
 
 
 def test_without_pythons_own_md5_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_md5", None)
-    specification = importlib.util.spec_from_file_location("other_ketama", ketama.__file__)
+    specification = importlib.util.spec_from_file_location("other_ketama", ring_module.__file__)
     assert specification is not None
     assert specification.loader is not None
     other = importlib.util.module_from_spec(specification)
@@ -68,7 +68,7 @@ def test_without_pythons_own_md5_the_answers_are_the_same(monkeypatch: pytest.Mo
 
 def test_equal_servers_have_156_points_where_single_precision_rounds_down() -> None:
     def points(count: int) -> int:
-        return 4 * ketama.hashes_of_server(weight=1, total_weight=count, count=count)
+        return 4 * ring_module.hashes_of_server(weight=1, total_weight=count, count=count)
 
     found = [count for count in range(1, 123) if points(count) == 156]
     assert found == MEASURED.equal_servers_with_156_points
@@ -88,7 +88,7 @@ def _points_with_weight(name: str, hashes: int) -> tuple[int, ...]:
     return _POINTS_OF(f"{name}:1", hashes)
 
 
-_POINTS_OF = ketama._points_of
+_POINTS_OF = ring_module._points_of
 MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
     "points in double precision": ("hashes_of_server", _float64_points),
     "a key's hash is big-endian": ("key_hash", _big_endian),
@@ -98,7 +98,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_vectors_catch(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ketama, *MUTANTS[mutant])
+    monkeypatch.setattr(ring_module, *MUTANTS[mutant])
     wrong = [
         case.name
         for case in CASES.values()
@@ -114,15 +114,15 @@ def _with_points(monkeypatch: pytest.MonkeyPatch, points: dict[str, list[int]]) 
     """A ring whose points are known."""
 
     def points_of(name: str, _hashes: int) -> tuple[int, ...]:
-        return tuple(point << ketama._OWNER_BITS for point in sorted(points[name]))
+        return tuple(point << ring_module._OWNER_BITS for point in sorted(points[name]))
 
-    monkeypatch.setattr(ketama, "_points_of", points_of)
+    monkeypatch.setattr(ring_module, "_points_of", points_of)
     return Ring(named(*points))
 
 
 def _with_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is its own hash."""
-    monkeypatch.setattr(ketama, "key_hash", int)
+    monkeypatch.setattr(ring_module, "key_hash", int)
 
 
 def test_a_key_exactly_at_a_point_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +132,14 @@ def test_a_key_exactly_at_a_point_belongs_to_it(monkeypatch: pytest.MonkeyPatch)
     assert at == {0: 0, 10: 0, 11: 1, 20: 1, 21: 0, 30: 0, 40: 1}
 
 
-@pytest.mark.parametrize("later", [0, 1 << ketama._OWNER_BITS])
+@pytest.mark.parametrize("later", [0, 1 << ring_module._OWNER_BITS])
 def test_a_search_for_the_point_behind_a_key_would_be_seen(
     later: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A point above the hash is looked for, instead of one at it: of the first server, or any."""
-    monkeypatch.setattr(ketama, "bisect_left", lambda circle, at: bisect_right(circle, at + later))
+    monkeypatch.setattr(
+        ring_module, "bisect_left", lambda circle, at: bisect_right(circle, at + later)
+    )
     with pytest.raises(AssertionError):
         test_a_key_exactly_at_a_point_belongs_to_it(monkeypatch)
 
@@ -279,18 +281,18 @@ def test_a_server_with_hardly_any_weight_has_no_points() -> None:
 
 def test_a_ring_without_one_of_many_hashes_only_what_is_new() -> None:
     servers = equal(40)
-    ketama._points_of.cache_clear()
+    ring_module._points_of.cache_clear()
     Ring(servers)
     Ring(servers[1:])
-    assert ketama._points_of.cache_info().misses == 40
+    assert ring_module._points_of.cache_info().misses == 40
 
 
 def test_a_few_look_ups_load_no_numpy() -> None:
     """An application that logs should not pay for it."""
     program = """
 import sys
-from raftwood.clogs.model import LogServer
-from raftwood.clogs.ring.ketama import Ring
+from raftwood.clogs.configuration import LogServer
+from raftwood.clogs.ring import Ring
 Ring([LogServer(host="a", port=1), LogServer(host="b", port=1)]).servers_of(["x"] * 63)
 sys.exit("numpy" in sys.modules)
 """

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftwood.clogs.model import RingConfiguration
-from raftwood.clogs.ring import routing as module
-from raftwood.clogs.ring.ketama import Ring
-from raftwood.clogs.ring.routing import Routing, hashed_part
+from raftwood.clogs import ring as module
+from raftwood.clogs.configuration import RingConfiguration
+from raftwood.clogs.ring import Ring, Routing, hashed_part
 from tests.kits.clogs.ketama_vectors import CASES, KEYS, named
 
 NAMES = ("log-a", "log-b", "log-c")

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftwood.clogs.tail.blocks import Forced, LineCutter
+from raftwood.clogs.tail.batch_maker import Forced, LineSplitter
 from raftwood.clogs.tail.settings import Multiline, TailSettings
 
 
-def _cutter(**changes: object) -> LineCutter:
+def _cutter(**changes: object) -> LineSplitter:
     settings = {"paths": ("/a",), "line_bytes_max": 64, "batch_bytes_max": 4096} | changes
-    return LineCutter(TailSettings(**settings))  # type: ignore[arg-type]
+    return LineSplitter(TailSettings(**settings))  # type: ignore[arg-type]
 
 
-def _shipped(cutter: LineCutter, data: bytes, sizes: list[int]) -> list[bytes]:
+def _shipped(cutter: LineSplitter, data: bytes, sizes: list[int]) -> list[bytes]:
     """All lines of a file that is read in blocks of some sizes, and then is at its end."""
     lines: list[bytes] = []
     at, is_mid_line = 0, False

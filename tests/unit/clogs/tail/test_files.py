@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
+from raftwood.clogs.tail.checkpoints import HEAD_BYTES
 from raftwood.clogs.tail.files import MachineFiles
-from raftwood.clogs.tail.model import HEAD_BYTES
 from raftwood.clogs.tail.settings import COMPRESSED
 
 Result = TypeVar("Result")

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from raftwood.clogs.tail.checkpoints import decode_checkpoint
 from raftwood.clogs.tail.lanes import _AHEAD_MAX
-from raftwood.clogs.tail.model import decode_checkpoint
 from raftwood.clogs.tail.tailer import Tailer
 from tests.kits.clogs.tail.tail_run import Folder, folder_of_logs, until
 

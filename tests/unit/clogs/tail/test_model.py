@@ -3,19 +3,19 @@
 import msgspec
 import pytest
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
-from raftwood.clogs.tail.model import (
-    Checkpoint,
-    Head,
-    Identity,
-    Intent,
+from raftwood.clogs.tail.checkpoints import (
+    BatchIntent,
+    FileCheckpoint,
+    FileHead,
+    FileIdentity,
     decode_checkpoint,
     encode_checkpoint,
 )
 
-CHECKPOINT = Checkpoint(
-    identity=Identity(3, 4),
+CHECKPOINT = FileCheckpoint(
+    identity=FileIdentity(3, 4),
     path="/l/a.log.1",
     folder="/l",
     name="a.log",
@@ -23,9 +23,9 @@ CHECKPOINT = Checkpoint(
     offset=10,
     is_mid_line=True,
     cuts=2,
-    head=Head(10, 5),
+    head=FileHead(10, 5),
     intents=(
-        Intent(
+        BatchIntent(
             producer=bytes(16),
             sequence=7,
             begin=10,
@@ -63,8 +63,8 @@ def test_what_is_no_checkpoint_is_damage(data: bytes) -> None:
 
 
 def test_a_head_tells_one_beginning_from_another() -> None:
-    head = Head.of(b"first line\nsecond", 10)
+    head = FileHead.of(b"first line\nsecond", 10)
     assert head.begins(b"first line\nother")
     assert not head.begins(b"first lin")
     assert not head.begins(b"fierst line\nsecond")
-    assert Head().begins(b"")
+    assert FileHead().begins(b"")

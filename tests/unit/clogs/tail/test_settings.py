@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
 from raftwood.clogs.tail.settings import TailSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raftwood.clogs.tail.watch import EventKind, Globs, Noticed, WatchEvent
+from raftwood.clogs.tail.watch import EventKind, Globs, PathsToVisit, WatchEvent
 
 PATHS = (
     *("a.log", "b.log.1", ".hidden.log", "sub/a.log", "sub/.b.log", "sub/deep/a.log"),
@@ -34,8 +34,8 @@ def test_what_is_excluded_does_not_match_unless_it_is_named_as_it_is() -> None:
     assert matching == ["a", "b.gz"]
 
 
-def noticed(*events: tuple[str, ...]) -> Noticed:
-    found = Noticed(Globs(["/logs/*.log"], ()))
+def noticed(*events: tuple[str, ...]) -> PathsToVisit:
+    found = PathsToVisit(Globs(["/logs/*.log"], ()))
     found.add(
         WatchEvent(EventKind[kind.upper()], *(f"/logs/{path}" for path in paths))
         for kind, *paths in events
@@ -43,7 +43,7 @@ def noticed(*events: tuple[str, ...]) -> Noticed:
     return found
 
 
-def named(found: Noticed) -> dict[str, str]:
+def named(found: PathsToVisit) -> dict[str, str]:
     return {
         path.removeprefix("/logs/"): origin.removeprefix("/logs/")
         for path, origin in found.take_named().items()

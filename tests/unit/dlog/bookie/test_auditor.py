@@ -8,12 +8,12 @@ from raftwood.base.metrics import Metrics
 from raftwood.dlog.bookie import auditor as auditor_module
 from raftwood.dlog.bookie.auditor import AUDITOR, LEASE_MS, Auditor, AuditRules
 from raftwood.dlog.bookie.membership import bookies_in_limbo, note_limbo
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
 from raftwood.dlog.ledgers.repair import RepairedLedger
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.bookie_servers import BookieServers
 
 A, B, C = (BookieId(each) for each in "abc")

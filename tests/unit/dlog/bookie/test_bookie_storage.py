@@ -10,12 +10,11 @@ from raftwood.base.errors import InvalidInput, StoreDamaged, TooLarge, Unsupport
 from raftwood.base.files import Read, perform
 from raftwood.disk.segment_log import LogSettings
 from raftwood.dlog.bookie.bookie import Bookie
-from raftwood.dlog.bookie.entry_index import EntryIndex
-from raftwood.dlog.bookie.garbage import GarbageRules
-from raftwood.dlog.bookie.held_ledger import LedgerNote, decode_note, encode_note
+from raftwood.dlog.bookie.ledger_descriptor import EntryIndex, LedgerNote, decode_note, encode_note
+from raftwood.dlog.bookie.server import GarbageRules
 from raftwood.dlog.errors import BadDigest, BookieReadOnly, Fenced, NoSuchEntry, NoSuchLedger
-from raftwood.dlog.ledgers.model import BookieId
-from raftwood.simulation import ImageRunner, RecordingFiles, Simulation, simulate
+from raftwood.dlog.ledgers.metadata import BookieId
+from raftwood.testing import ImageRunner, RecordingFiles, Simulation, simulate
 from tests.kits.disk.images import environment_over
 from tests.kits.dlog.bookie_calls import KEY, packed
 

@@ -10,7 +10,7 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.bookie.local_bookies import LocalBookies
 from raftwood.dlog.ledgers.seams import Bookies
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.bookie_servers import BookieServers
 from tests.kits.dlog.bookies_suite import BookiesSuite, Scenario
 from tests.kits.ports import free_ports

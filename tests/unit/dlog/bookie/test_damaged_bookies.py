@@ -12,16 +12,16 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, StoreDamaged, Unavailable
 from raftwood.base.files import perform
 from raftwood.disk.segment_log.horizon import load_horizon
-from raftwood.dlog.bookie import registration
+from raftwood.dlog.bookie import server as server_module
 from raftwood.dlog.bookie.membership import end_limbo, limbo_version
-from raftwood.dlog.bookie.meta_ledgers import MetaLedgers
+from raftwood.dlog.bookie.metadata_store import MetaLedgers
 from raftwood.dlog.errors import CannotRecover, EntryUnknown, NoSuchEntry
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.model import BookieId, LedgerConfig
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig
 from raftwood.dlog.ledgers.repair import RepairedLedger, _Copy
-from raftwood.dlog.ledgers.rules.repairing import Share
+from raftwood.dlog.ledgers.rules import BookieShare
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.bookie_servers import BookieServers
 
 ON_ALL, ACKED = 100, 140
@@ -287,7 +287,7 @@ def test_a_holder_that_begins_anew_during_the_copy_is_not_named_without_the_entr
             run = _Copy.run
             runs = 0
 
-            async def run_and_lose_all(copy: _Copy, share: Share) -> None:
+            async def run_and_lose_all(copy: _Copy, share: BookieShare) -> None:
                 nonlocal runs
                 runs += 1
                 await run(copy, share)
@@ -312,7 +312,7 @@ def test_a_bookie_that_cannot_ask_whether_it_was_repaired_is_registered_all_the_
             await site.servers.stop(site.b1)
             server = await site.servers.start_anew(site.b1)
             asked = mock.AsyncMock(side_effect=Unavailable("away"))
-            with mock.patch.object(registration, "limbo_version", asked):
+            with mock.patch.object(server_module, "limbo_version", asked):
                 await asyncio.sleep(10)
             assert asked.await_count > 1
             assert server.problem() == ""

@@ -9,17 +9,17 @@ import pytest
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, PermissionDenied, StoreDamaged, UnsupportedVersion
 from raftwood.base.seams import RemoveKey
-from raftwood.dlog.bookie.garbage import GarbageCollector
-from raftwood.dlog.bookie.membership import Admission, WrongFolder, admission
-from raftwood.dlog.bookie.meta_ledgers import (
+from raftwood.dlog.bookie.membership import BookieAdmission, WrongFolder, admission
+from raftwood.dlog.bookie.metadata_store import (
     MetaLedgers,
     decode_metadata,
     encode_metadata,
     ledger_key,
 )
 from raftwood.dlog.bookie.remote_bookies import RemoteBookies
+from raftwood.dlog.bookie.server import GarbageCollector
 from raftwood.dlog.errors import NoSuchLedger
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     EntryId,
     LedgerConfig,
@@ -28,8 +28,8 @@ from raftwood.dlog.ledgers.model import (
     Segment,
 )
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.net.store_names import READER_ROLE
-from raftwood.simulation import Simulation, simulate
+from raftwood.net.identity import READER_ROLE
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.bookie_calls import KEY, Adding
 from tests.kits.dlog.bookie_servers import READER_SECRET, BookieServers, client_network
 
@@ -105,7 +105,7 @@ def test_metadata_change_by_compare_and_set_alone() -> None:
 
 
 def test_ledgers_are_listed_in_order_from_a_number_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftwood.dlog.bookie.meta_ledgers._PAGE", 3)
+    monkeypatch.setattr("raftwood.dlog.bookie.metadata_store._PAGE", 3)
 
     async def scenario(_: Environment, _store: FileMetaStore, ledgers: MetaLedgers) -> None:
         numbers = [2, 9, 10, 11, 100, 1_000, (1 << 63) - 2]
@@ -146,20 +146,20 @@ def test_who_waits_hears_of_a_change_a_deletion_or_the_end_of_the_time() -> None
 
 
 def test_a_folder_belongs_to_one_id_and_an_id_to_one_folder() -> None:
-    def decide(registered: str | None, *, holds: bool, anew: bool) -> Admission:
+    def decide(registered: str | None, *, holds: bool, anew: bool) -> BookieAdmission:
         return admission(
             registered=registered, instance="new", holds_ledgers=holds, begins_anew=anew
         )
 
-    assert decide("new", holds=True, anew=False) is Admission.KNOWN
-    assert decide("new", holds=True, anew=True) is Admission.KNOWN
-    assert decide(None, holds=False, anew=False) is Admission.BIND
-    assert decide(None, holds=True, anew=False) is Admission.UNKNOWN
-    assert decide("old", holds=False, anew=False) is Admission.WIPED
-    assert decide("old", holds=True, anew=False) is Admission.WIPED
-    assert decide("old", holds=False, anew=True) is Admission.BIND
-    assert decide("old", holds=True, anew=True) is Admission.NOT_EMPTY
-    assert decide(None, holds=True, anew=True) is Admission.NOT_EMPTY
+    assert decide("new", holds=True, anew=False) is BookieAdmission.KNOWN
+    assert decide("new", holds=True, anew=True) is BookieAdmission.KNOWN
+    assert decide(None, holds=False, anew=False) is BookieAdmission.BIND
+    assert decide(None, holds=True, anew=False) is BookieAdmission.UNKNOWN
+    assert decide("old", holds=False, anew=False) is BookieAdmission.WIPED
+    assert decide("old", holds=True, anew=False) is BookieAdmission.WIPED
+    assert decide("old", holds=False, anew=True) is BookieAdmission.BIND
+    assert decide("old", holds=True, anew=True) is BookieAdmission.NOT_EMPTY
+    assert decide(None, holds=True, anew=True) is BookieAdmission.NOT_EMPTY
 
 
 def test_running_bookies_are_listed_with_rack_and_state_until_they_stop() -> None:

@@ -6,13 +6,13 @@ import itertools
 import pytest
 
 from raftwood.base.errors import Overloaded, TooLarge
-from raftwood.dlog.bookkeeper.binary_connection import BinaryConnection
+from raftwood.dlog.bookkeeper.binary_protocol import BinaryConnection
 from raftwood.dlog.bookkeeper.bookies import BookKeeperBookies
-from raftwood.dlog.bookkeeper.settings import BookKeeperSettings
+from raftwood.dlog.bookkeeper.connection import BookKeeperSettings
 from raftwood.dlog.errors import BookieUnavailable, Fenced, NoSuchEntry
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest
-from raftwood.simulation.mutator import Mutator
+from raftwood.testing.fuzzer import Mutator
 from tests.kits.dlog.fake_bookie import (
     BOOKIE,
     KEY,

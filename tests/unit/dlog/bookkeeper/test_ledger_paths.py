@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.base.errors import UnsupportedVersion
-from raftwood.dlog.bookkeeper.ledger_paths import LONG, SHORT, LedgerPaths, children
+from raftwood.dlog.bookkeeper.metadata_store import LONG, SHORT, LedgerPaths, children
 
 FACTORY = "org.apache.bookkeeper.meta.%sLedgerManagerFactory:1"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
-from raftwood.dlog.bookkeeper.metadata_format import decode_metadata, encode_metadata
-from raftwood.dlog.ledgers.model import (
+from raftwood.dlog.bookkeeper.metadata_store import decode_metadata, encode_metadata
+from raftwood.dlog.ledgers.metadata import (
     BookieId,
     Digest,
     EntryId,

@@ -3,9 +3,9 @@
 import pytest
 
 from raftwood.base.errors import Overloaded, PermissionDenied, ProtocolError, RaftwoodError
-from raftwood.dlog.bookkeeper import wire_v2, wire_v3
+from raftwood.dlog.bookkeeper import binary_protocol, protobuf_protocol
+from raftwood.dlog.bookkeeper.connection import error_of
 from raftwood.dlog.bookkeeper.messages import Request
-from raftwood.dlog.bookkeeper.statuses import error_of
 from raftwood.dlog.errors import (
     BookieReadOnly,
     BookieUnavailable,
@@ -13,24 +13,24 @@ from raftwood.dlog.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
-from raftwood.dlog.ledgers.model import BookieId
+from raftwood.dlog.ledgers.metadata import BookieId
 
 KEY = bytes(range(20))
 PACKED = (b"h" * 32, b"dddd", b"data")
 
 
 def test_an_add_by_v2_is_a_head_the_key_and_the_entry() -> None:
-    frame = wire_v2.add_request(KEY, PACKED, is_recovery=False)
+    frame = binary_protocol.add_request(KEY, PACKED, is_recovery=False)
     assert frame == bytes.fromhex("00000040 02010000") + KEY + b"".join(PACKED)
 
 
 def test_an_add_in_recovery_by_v2_carries_a_flag() -> None:
-    frame = wire_v2.add_request(KEY, PACKED, is_recovery=True)
+    frame = binary_protocol.add_request(KEY, PACKED, is_recovery=True)
     assert frame[:8] == bytes.fromhex("00000040 02010002")
 
 
 def test_a_read_by_v2_names_ledger_and_entry() -> None:
-    assert wire_v2.read_request(5, -1) == bytes.fromhex(
+    assert binary_protocol.read_request(5, -1) == bytes.fromhex(
         "00000014 02020000 0000000000000005 ffffffffffffffff"
     )
 
@@ -54,28 +54,30 @@ def test_an_add_by_v3_made_by_hand_is_what_protobuf_makes(
     if is_recovery:
         request.addRequest.flag = 1
     encoded = request.SerializeToString()
-    frame = wire_v3.add_request(
+    frame = protobuf_protocol.add_request(
         number, ledger=ledger, entry=300, packed=packed, master_key=KEY, is_recovery=is_recovery
     )
     assert frame == len(encoded).to_bytes(4) + encoded
 
 
 def test_the_other_requests_by_v3() -> None:
-    read = wire_v3.read_request(7, ledger=5, entry=-1, fence_key=None)
+    read = protobuf_protocol.read_request(7, ledger=5, entry=-1, fence_key=None)
     assert read == bytes.fromhex("00000018 0a06080310011807 a2060d 0805 10ffffffffffffffffff01")
-    fence = wire_v3.read_request(7, ledger=5, entry=2, fence_key=KEY)
+    fence = protobuf_protocol.read_request(7, ledger=5, entry=2, fence_key=KEY)
     assert fence == bytes.fromhex(
         "0000002a 0a0808031001180720 64a2061d 08051002 1a14" + KEY.hex() + "a00601"
     )
-    wait = wire_v3.wait_request(7, ledger=5, after=2, timeout_ms=100)
+    wait = protobuf_protocol.wait_request(7, ledger=5, after=2, timeout_ms=100)
     assert wait == bytes.fromhex(
         "0000001f 0a06080310011807 a20614 0805 10ffffffffffffffffff01 2002 2864 a00602"
     )
-    assert wire_v3.read_last_confirmed_request(7, ledger=5) == bytes.fromhex(
+    assert protobuf_protocol.read_last_confirmed_request(7, ledger=5) == bytes.fromhex(
         "0000000d 0a06080310071807 c206020805"
     )
-    assert wire_v3.start_tls_request(0) == bytes.fromhex("0000000b 0a06080310091800 d20600")
-    write = wire_v3.write_last_confirmed_request(
+    assert protobuf_protocol.start_tls_request(0) == bytes.fromhex(
+        "0000000b 0a06080310091800 d20600"
+    )
+    write = protobuf_protocol.write_last_confirmed_request(
         7, ledger=5, last_confirmed=2, master_key=KEY, body=b"body"
     )
     assert write == bytes.fromhex(
@@ -86,7 +88,7 @@ def test_the_other_requests_by_v3() -> None:
 @pytest.mark.parametrize("frame", ["", "0801", "0a06080310011807", "ff", "0a0408031001"])
 def test_an_answer_without_number_or_status_breaks_the_protocol(frame: str) -> None:
     with pytest.raises(ProtocolError):
-        wire_v3.parse_response(bytes.fromhex(frame))
+        protobuf_protocol.parse_response(bytes.fromhex(frame))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from raftwood.dlog.errors import BadDigest
 from raftwood.dlog.ledgers.digests import EntryDigest, master_key
-from raftwood.dlog.ledgers.model import Digest
+from raftwood.dlog.ledgers.metadata import Digest
 
 HEAD = "0000000000000007000000000000000300000000000000020000000000000019"
 GOLDEN = {

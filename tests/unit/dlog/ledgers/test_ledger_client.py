@@ -25,12 +25,12 @@ from raftwood.dlog.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
+from raftwood.dlog.ledgers.client import LedgerClient
+from raftwood.dlog.ledgers.context import LedgerSettings
 from raftwood.dlog.ledgers.digests import master_key
-from raftwood.dlog.ledgers.ledger_client import LedgerClient
-from raftwood.dlog.ledgers.ledger_store import LedgerReader, LedgerStore
-from raftwood.dlog.ledgers.model import BookieId, Digest, LedgerConfig, LedgerState
-from raftwood.dlog.ledgers.settings import LedgerSettings
-from raftwood.simulation import Simulation, simulate
+from raftwood.dlog.ledgers.metadata import BookieId, Digest, LedgerConfig, LedgerState
+from raftwood.dlog.ledgers.seams import LedgerReader, LedgerStore
+from raftwood.testing import Simulation, simulate
 from tests.kits.dlog.memory_bookies import MemoryBookie, MemoryBookies, MemoryCluster, Weather
 
 CONFIG = LedgerConfig()

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from raftwood.dlog.errors import Fenced, LedgerClosed
-from raftwood.dlog.ledgers.ledger_store import LedgerStore
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.ledgers.metadata import LedgerConfig
+from raftwood.dlog.ledgers.seams import LedgerStore
 from tests.kits.dlog.memory_ledgers import MemoryLedgerStore
 from tests.kits.running import in_virtual_time
 

@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 
 from raftwood.dlog.errors import NotEnoughBookies
-from raftwood.dlog.ledgers.model import BookieId, BookieInfo
-from raftwood.dlog.ledgers.placement import choose_ensemble, choose_replacements
-from raftwood.dlog.ledgers.quarantine import Quarantine
+from raftwood.dlog.ledgers.metadata import BookieId, BookieInfo
+from raftwood.dlog.ledgers.placement import Quarantine, choose_ensemble, choose_replacements
 
 SEEDS = range(200)
 

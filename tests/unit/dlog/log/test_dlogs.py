@@ -12,13 +12,13 @@ import pytest
 from raftwood.base.errors import LogSealed, NotFound, OutOfRange, ShuttingDown, Unavailable
 from raftwood.base.position import Position
 from raftwood.dlog.errors import BookieUnavailable, CannotRecover, Fenced
-from raftwood.dlog.ledgers.ledger_store import LedgerWriter
-from raftwood.dlog.ledgers.model import LedgerConfig
+from raftwood.dlog.ledgers.metadata import LedgerConfig
+from raftwood.dlog.ledgers.seams import LedgerWriter
 from raftwood.dlog.log import writer_driver
+from raftwood.dlog.log.entries import DlogMessage
 from raftwood.dlog.log.log_writer import LogWriter
-from raftwood.dlog.log.messages import Message
 from raftwood.dlog.log.meta import LogConfig
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
 from tests.kits.dlog.memory_ledgers import MemoryLedgerWriter
 
@@ -31,7 +31,7 @@ def test_what_is_appended_is_read_in_order_across_ledgers() -> None:
         await dlogs.create("a", SMALL)
         writer = await dlogs.open_writer("a")
         positions = [await writer.append(b"%d" % n) for n in range(50)]
-        message = Message(b"payload", b"key", ((b"h", b"1"), (b"h", b"2")), 3)
+        message = DlogMessage(b"payload", b"key", ((b"h", b"1"), (b"h", b"2")), 3)
         positions.append(await writer.append(message))
         assert positions == sorted(set(positions))
         await asyncio.sleep(0.1)

@@ -3,17 +3,19 @@
 import pytest
 
 from raftwood.base.errors import InvalidInput, StoreDamaged, StoreError, UnsupportedVersion
-from raftwood.dlog.log.compression import Compression
 from raftwood.dlog.log.entries import (
+    DlogMessage,
+    EntryCompression,
     EntryHead,
     ProducerRun,
     decode_entry,
     decode_head,
+    decode_message,
     encode_entry,
+    encode_message,
 )
-from raftwood.dlog.log.messages import Message, decode_message, encode_message
 
-MESSAGE = Message(b"payload", b"key", ((b"h", b"1"), (b"h", b""), (b"i", b"22")), 5)
+MESSAGE = DlogMessage(b"payload", b"key", ((b"h", b"1"), (b"h", b""), (b"i", b"22")), 5)
 GOLDEN_MESSAGE = bytes.fromhex(
     "01 05 0003 00000003 00000007"  # magic, attributes, headers, key, payload
     "6b6579 7061796c6f6164"
@@ -46,7 +48,7 @@ HEAD = EntryHead(
 def test_a_message_has_these_bytes() -> None:
     assert encode_message(MESSAGE) == GOLDEN_MESSAGE
     assert decode_message(memoryview(GOLDEN_MESSAGE)) == MESSAGE
-    assert encode_message(Message(b"hi")) == GOLDEN_PLAIN
+    assert encode_message(DlogMessage(b"hi")) == GOLDEN_PLAIN
     assert MESSAGE.size_bytes == len(GOLDEN_MESSAGE)
 
 
@@ -58,13 +60,13 @@ def test_an_entry_has_these_bytes() -> None:
     assert decode_head(GOLDEN_ENTRY)[0] == HEAD
 
 
-@pytest.mark.parametrize("compression", list(Compression))
-def test_a_compressed_entry_is_what_it_was(compression: Compression) -> None:
-    messages = [encode_message(Message(b"%d" % n * 50, b"k")) for n in range(100)]
+@pytest.mark.parametrize("compression", list(EntryCompression))
+def test_a_compressed_entry_is_what_it_was(compression: EntryCompression) -> None:
+    messages = [encode_message(DlogMessage(b"%d" % n * 50, b"k")) for n in range(100)]
     runs = (ProducerRun(b"", 0, 100),)
     head = EntryHead(1, 100, runs, compression=compression)
     data = encode_entry(head, messages, [len(each) for each in messages])
-    if compression is not Compression.NONE:
+    if compression is not EntryCompression.NONE:
         assert len(data) < sum(map(len, messages)) / 2
     assert [bytes(decode_entry(data).raw(index)) for index in range(100)] == messages
 
@@ -92,7 +94,7 @@ def test_what_is_cut_off_or_too_long_is_damaged() -> None:
 
 
 def test_a_small_entry_cannot_ask_for_much_memory() -> None:
-    head = EntryHead(1, 1, (ProducerRun(b"", 0, 1),), compression=Compression.ZSTD)
+    head = EntryHead(1, 1, (ProducerRun(b"", 0, 1),), compression=EntryCompression.ZSTD)
     data = bytearray(encode_entry(head, (GOLDEN_PLAIN,), (14,)))
     data[36:40] = (200 << 20).to_bytes(4, "big")
     with pytest.raises(StoreDamaged):
@@ -104,8 +106,8 @@ def test_a_small_entry_cannot_ask_for_much_memory() -> None:
 
 def test_a_message_beyond_its_format_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        encode_message(Message(b"", attributes=256))
+        encode_message(DlogMessage(b"", attributes=256))
     with pytest.raises(InvalidInput):
-        encode_message(Message(b"", headers=[(b"", b"")] * (1 << 16)))
+        encode_message(DlogMessage(b"", headers=[(b"", b"")] * (1 << 16)))
     with pytest.raises(InvalidInput):
-        encode_message(Message(b"", headers=[(b"k" * (1 << 16), b"")]))
+        encode_message(DlogMessage(b"", headers=[(b"k" * (1 << 16), b"")]))

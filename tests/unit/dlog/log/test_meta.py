@@ -19,7 +19,7 @@ from raftwood.dlog.log.meta import (
     decode_meta,
     encode_meta,
 )
-from raftwood.dlog.log.rules.freeing import orphans, retained_from, shrunk
+from raftwood.dlog.log.retention import orphans, retained_from, shrunk
 
 BIG = (1 << 63) - 1
 VALUE_BYTES_MAX = 512 << 10

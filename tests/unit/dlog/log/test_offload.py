@@ -14,9 +14,8 @@ from raftwood.base.position import Position
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
-from raftwood.dlog.log.offload import object_name
-from raftwood.dlog.log.offload_store import ArrowOffloadStore
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.log.offload import ArrowOffloadStore, object_name
+from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import BEGIN, Kit, read_all, run_logs
 from tests.kits.running import run
 

@@ -7,12 +7,12 @@ import pytest
 from raftwood.base.errors import SequenceForgotten, StoreDamaged
 from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.log import producers as module
-from raftwood.dlog.log.producers import WINDOW, Producers
+from raftwood.dlog.log.producers import WINDOW, DlogProducers
 
 
 def test_sequences_in_any_order_are_found_where_they_stand() -> None:
     rng = random.Random(1)
-    table, model = Producers(), dict[tuple[bytes, int], Position]()
+    table, model = DlogProducers(), dict[tuple[bytes, int], Position]()
     position = 0
     tops: dict[bytes, int] = {}
     for _ in range(20_000):
@@ -40,15 +40,15 @@ def test_sequences_in_any_order_are_found_where_they_stand() -> None:
                 table.find(name, sequence)
 
 
-def _copied(table: Producers, bytes_max: int) -> Producers:
-    copy = Producers()
+def _copied(table: DlogProducers, bytes_max: int) -> DlogProducers:
+    copy = DlogProducers()
     copy.load(list(table.pieces(bytes_max)))
     assert len(copy) == len(table)
     return copy
 
 
 def test_one_who_writes_an_entry_at_a_time_takes_one_run() -> None:
-    table = Producers()
+    table = DlogProducers()
     for number in range(5_000):
         table.add(b"a", number, position_of_entry(ledger=7, entry=number))
     assert sum(len(piece) for piece in table.pieces(1 << 20)) < 100
@@ -56,7 +56,7 @@ def test_one_who_writes_an_entry_at_a_time_takes_one_run() -> None:
 
 
 def test_a_message_that_came_again_in_the_next_ledger_is_found_there() -> None:
-    table = Producers()
+    table = DlogProducers()
     for number in range(10):
         table.add(b"a", number, position_of_entry(ledger=1, entry=number))
     for number in range(6, 10):
@@ -69,7 +69,7 @@ def test_a_message_that_came_again_in_the_next_ledger_is_found_there() -> None:
 
 def test_the_producer_unused_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
-    table = Producers()
+    table = DlogProducers()
     for name in (b"a", b"b", b"c"):
         table.add(name, 1, Position(1))
     table.add(b"a", 2, Position(2))
@@ -80,4 +80,4 @@ def test_the_producer_unused_for_longest_is_forgotten(monkeypatch: pytest.Monkey
 
 def test_a_damaged_snapshot_is_refused() -> None:
     with pytest.raises(StoreDamaged):
-        Producers().load([b"\x91\x01"])
+        DlogProducers().load([b"\x91\x01"])

@@ -8,10 +8,9 @@ import pytest
 from raftwood.base.errors import Conflict, InvalidInput, NotFound, OutOfRange, Overloaded, TooLarge
 from raftwood.base.position import Position
 from raftwood.dlog.log.arrow import to_arrow
-from raftwood.dlog.log.compression import Compression
-from raftwood.dlog.log.messages import Message
+from raftwood.dlog.log.entries import DlogMessage, EntryCompression
 from raftwood.dlog.log.meta import LogConfig, meta_key
-from raftwood.dlog.log.settings import DlogSettings
+from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
 from tests.kits.dlog.memory_ledgers import MemoryLedgerWriter
 
@@ -42,7 +41,7 @@ def test_a_position_is_found_by_time() -> None:
 def test_reads_keep_to_their_bounds_and_refuse_what_is_behind_the_end() -> None:
     async def scenario(kit: Kit) -> None:
         dlogs = kit.dlogs(DlogSettings(cache_bytes=5_000, read_ahead_bytes=2_000))
-        await dlogs.create("a", LogConfig(entries_max=50, compression=Compression.ZSTD))
+        await dlogs.create("a", LogConfig(entries_max=50, compression=EntryCompression.ZSTD))
         writer = await dlogs.open_writer("a")
         positions: list[Position] = []
         for _ in range(20):
@@ -92,7 +91,7 @@ def test_entries_become_an_arrow_table() -> None:
         dlogs = kit.dlogs()
         await dlogs.create("a")
         writer = await dlogs.open_writer("a")
-        await writer.append_all([b"1", Message(b"2", b"k", ((b"h", b"v"), (b"h", b"w")), 7)])
+        await writer.append_all([b"1", DlogMessage(b"2", b"k", ((b"h", b"v"), (b"h", b"w")), 7)])
         await writer.close()
         reader = await dlogs.open_reader("a")
         entries, _ = await reader.read_entries(Position(0), bytes_max=1000)

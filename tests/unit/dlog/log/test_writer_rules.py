@@ -2,10 +2,9 @@
 
 from msgspec.structs import replace
 
+from raftwood.dlog.log import writer_rules as on
 from raftwood.dlog.log.meta import LEDGERS_MAX, LedgerInfo, LogMeta
-from raftwood.dlog.log.rules import events as on
-from raftwood.dlog.log.rules.events import Action
-from raftwood.dlog.log.rules.writer_rules import WriterRules
+from raftwood.dlog.log.writer_rules import Action, WriterRules
 
 WRITER = b"w"
 
@@ -13,13 +12,13 @@ WRITER = b"w"
 def writing(*ledgers: LedgerInfo) -> WriterRules:
     """One that has taken over a log with these ledgers, writes ledger 10000 and has no spare."""
     rules = WriterRules(WRITER)
-    rules.step(on.Started())
+    rules.step(on.WriterStarted())
     rules.step(on.MetaRead(LogMeta(token=b"t", ledgers=ledgers), 1))
     for each in ledgers[-2:]:
         rules.step(on.LedgerRecovered(each))
     rules.step(on.ProducersRebuilt(0))
     rules.step(on.LedgerCreated(10_000, 0))
-    assert on.Write(10_000) in rules.step(on.MetaSet(2))
+    assert on.WriteToLedger(10_000) in rules.step(on.MetaSet(2))
     return rules
 
 

@@ -9,8 +9,8 @@ from raftwood.base.position import Position
 from raftwood.base.seams import Log, Logs
 from raftwood.dlog.log.meta import LogConfig
 from raftwood.dlog.log.writer_driver import LOG_PROPERTY
-from raftwood.dlog.shared.settings import SharedDlogSettings
-from raftwood.loghub.server.log_search import next_batch
+from raftwood.dlog.settings import SharedDlogSettings
+from raftwood.loghub.server.streams import next_batch
 from tests.kits.base import logs_suite
 from tests.kits.base.log_suite import LogSuite, Scenario
 from tests.kits.base.logs_suite import LogsSuite

@@ -3,7 +3,7 @@
 from raftwood.base.errors import Unavailable
 from raftwood.dlog.log.dlogs import Dlogs
 from raftwood.dlog.log.meta import LogConfig
-from raftwood.dlog.shared.upkeep import Upkeep
+from raftwood.dlog.shared_logs import RetentionTask
 from tests.kits.dlog.logs import Kit, read_all, run_logs
 from tests.unit.dlog.log.test_offload import MemoryOffload
 
@@ -21,7 +21,7 @@ def test_closed_ledgers_are_offloaded_where_there_is_a_store_for_them() -> None:
         store = MemoryOffload()
         dlogs = Dlogs(kit.environment, kit.metastore, kit.ledgers, offload=store)
         await _filled(dlogs, "a")
-        await Upkeep(kit.environment, dlogs, interval_ms=60_000).look()
+        await RetentionTask(kit.environment, dlogs, interval_ms=60_000).look()
         assert len(store.objects) >= 8
         assert len(await read_all(await dlogs.open_reader("a"))) == 100
 
@@ -44,7 +44,7 @@ def test_a_store_that_fails_for_one_log_keeps_no_other_from_being_looked_after()
         await _filled(dlogs, "a")
         await _filled(dlogs, "b")
         failing = (await dlogs.info("a")).meta.token.hex()
-        await Upkeep(kit.environment, dlogs, interval_ms=60_000).look()
+        await RetentionTask(kit.environment, dlogs, interval_ms=60_000).look()
         token = (await dlogs.info("b")).meta.token.hex()
         assert {each.partition("/")[0] for each in store.objects} == {token}
         assert len(await read_all(await dlogs.open_reader("a"))) == 100

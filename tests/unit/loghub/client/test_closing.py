@@ -8,8 +8,8 @@ import pytest
 
 from raftwood.base.errors import ConnectionLost
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.client.errors import DeliveryUnknown
 from raftwood.loghub.client.producer import AsyncProducer
+from raftwood.loghub.errors import DeliveryUnknown
 from raftwood.loghub.model import KEY_END, KEY_FIRST, Shard, ShardStatus
 from tests.kits.running import run, until
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import InvalidInput
-from raftwood.loghub.client import group_rows
-from raftwood.loghub.client.group_rows import rows_of
+from raftwood.loghub.client import pulled_batches
+from raftwood.loghub.client.pulled_batches import rows_of
 from raftwood.loghub.log_groups import LogGroup
 
 
@@ -41,7 +41,7 @@ GROUPS: dict[str, Sequence[Mapping[Any, str | bytes]]] = {
 def test_columns_and_protobuf_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = group(GROUPS[name])
     rows = rows_of(data)
-    monkeypatch.setattr(group_rows, "_has_arrow", lambda: False)
+    monkeypatch.setattr(pulled_batches, "_has_arrow", lambda: False)
     assert rows == rows_of(data)
     assert (rows.topic, rows.source, rows.tags) == ("topic", b"\xff", {"host": "web"})
     assert rows.times_ns == [

@@ -21,7 +21,13 @@ def _loaded(code: str) -> set[str]:
 def test_a_client_loads_no_server_and_no_extra() -> None:
     names = ", ".join(client.__all__)
     loaded = _loaded(f"from raftwood.loghub.client import {names}")
-    servers = ("raftwood.loghub.server", "raftwood.raft", "raftwood.metastore", "raftwood.app")
+    servers = (
+        "raftwood.loghub.server",
+        "raftwood.raft",
+        "raftwood.metastore",
+        "raftwood.server",
+        "raftwood.cli",
+    )
     extras = ("pyarrow", "numpy", "pandas", "polars")
     assert [name for name in sorted(loaded) if name.startswith(servers)] == []
     assert loaded.isdisjoint(extras)

@@ -9,13 +9,12 @@ import pyarrow
 import pytest
 import uvloop
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidInput, Overloaded, Unavailable
-from raftwood.loghub.client.errors import DeliveryUnknown, NotDelivered
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings
 from raftwood.loghub.client.pulled_batches import LogRecord
-from raftwood.loghub.errors import BatchTooLarge, LogstoreNotFound
+from raftwood.loghub.errors import BatchTooLarge, DeliveryUnknown, LogstoreNotFound, NotDelivered
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
 from tests.kits.running import run
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from raftwood.loghub.client.lanes import Record
 from raftwood.loghub.client.producer_rules import (
     NEVER,
     AskForShards,
     ProducerLimits,
+    ProducerRecord,
     ProducerRules,
-    Send,
+    SendToShard,
     Settle,
 )
-from raftwood.loghub.key_ranges import even_ranges
 from raftwood.loghub.model import Shard, ShardStatus
+from raftwood.loghub.shards import even_ranges
 
 
 def _shards(count: int, made: str = "first") -> list[Shard]:
@@ -31,11 +31,11 @@ def _shards(count: int, made: str = "first") -> list[Shard]:
     ]
 
 
-def _record(route: str | None, deadline: float = 1e9, shared: bytes = b"") -> Record:
-    return Record(b"x" * 10, 10, route, shared, deadline)
+def _record(route: str | None, deadline: float = 1e9, shared: bytes = b"") -> ProducerRecord:
+    return ProducerRecord(b"x" * 10, 10, route, shared, deadline)
 
 
-class _Whole(Record, gc=False, eq=False):
+class _Whole(ProducerRecord, gc=False, eq=False):
     is_whole = True
 
 
@@ -45,8 +45,8 @@ def _ready(count: int = 1, **limits: Any) -> ProducerRules:
     return rules
 
 
-def _sends(rules: ProducerRules, now: float = 1.0) -> list[Send]:
-    return [each for each in rules.actions(now) if isinstance(each, Send)]
+def _sends(rules: ProducerRules, now: float = 1.0) -> list[SendToShard]:
+    return [each for each in rules.actions(now) if isinstance(each, SendToShard)]
 
 
 def test_the_shards_are_asked_for_with_the_first_record_and_not_before() -> None:

@@ -12,13 +12,12 @@ import pytest
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound, Unavailable
 from raftwood.base.position import Position
-from raftwood.loghub.client.errors import RecordsFreed
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.producer import ProducerSettings
 from raftwood.loghub.client.pulled_batches import PulledBatch
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
-from raftwood.loghub.cursors import encode_cursor
-from raftwood.loghub.errors import LogstoreNotFound, ShardNotFound
+from raftwood.loghub.errors import LogstoreNotFound, RecordsFreed, ShardNotFound
+from raftwood.loghub.wire import encode_cursor
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
 from tests.kits.running import run, until
 

@@ -19,10 +19,10 @@ from raftwood.loghub.client import (
     ProducerSettings,
     ReaderSettings,
 )
-from raftwood.loghub.controls import LogstoreOptions
 from raftwood.loghub.errors import ProjectNotFound
 from raftwood.loghub.model import AccessKey
-from raftwood.loghub.server.access import Access
+from raftwood.loghub.server.access import AccessControl
+from raftwood.loghub.wire import LogstoreOptions
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, Hub, hub
 from tests.kits.running import run
 
@@ -174,15 +174,15 @@ def test_a_key_that_a_gateway_has_not_heard_of_yet_is_let_in_when_it_has(tmp_pat
     def work(_: LogHubClient, made: Hub) -> None:
         refused: list[str] = []
 
-        def late(access: Access, number: str) -> AccessKey | None:
+        def late(access: AccessControl, number: str) -> AccessKey | None:
             if len(refused) == 3:
                 return known(access, number)
             refused.append(number)
             return None
 
-        known = Access.key
+        known = AccessControl.key
         with (
-            mock.patch.object(Access, "key", late),
+            mock.patch.object(AccessControl, "key", late),
             LogHubClient.connect(
                 made.addresses, key_id=made.key.id, secret=made.key.secret
             ) as client,

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from raftwood.loghub.consumer.iterating import Consumer
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.iterator import Consumer
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
-from raftwood.simulation.runner import Simulation, simulate
+from raftwood.testing.runner import Simulation, simulate
 from tests.kits.loghub.workers import TIMES, FakeSource
 
 

@@ -2,24 +2,24 @@
 
 import pytest
 
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.lease_events import StopReason, StoreCall
+from raftwood.loghub.consumer.lease_plan import plan_by_count
 from raftwood.loghub.consumer.leases import (
     FORGET_TIMEOUTS,
     NOBODY,
     SHARD_END,
-    Lease,
+    LeaseOwner,
     LeaseTimes,
     NewLease,
-    Owner,
     Renewed,
     Scan,
+    ShardLease,
     Take,
     WorkerRow,
     signature,
 )
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.agent import LeaseAgent
-from raftwood.loghub.consumer.rules.plan import plan_by_count
-from raftwood.loghub.consumer.rules.steps import Call, StopReason
 from tests.kits.loghub.agents import TIMES, Group, T, Worker, result_of
 
 
@@ -39,7 +39,7 @@ def _robbed(*, stops_at_once: bool = True) -> tuple[Group, Worker, Worker]:
     group, anne = _alone("0", "1")
     anne.stops_at_once = stops_at_once
     ben = group.join("ben")
-    group.run_until(lambda: bool(ben.asked[steps.AskTake]), within_ms=T)
+    group.run_until(lambda: bool(ben.asked[lease_events.AskTake]), within_ms=T)
     return group, anne, ben
 
 
@@ -49,9 +49,9 @@ def test_nothing_moves_once_no_two_workers_differ_by_more_than_one() -> None:
         group.join(f"w{number}")
     group.run_for(2 * T)
     assert group.sizes() == [6, 6, 7, 7, 7, 7]
-    takes = sum(worker.asked[steps.AskTake] for worker in group.workers)
+    takes = sum(worker.asked[lease_events.AskTake] for worker in group.workers)
     group.run_for(60 * TIMES.scan_ms)
-    assert sum(worker.asked[steps.AskTake] for worker in group.workers) == takes
+    assert sum(worker.asked[lease_events.AskTake] for worker in group.workers) == takes
 
 
 def test_two_thieves_never_pick_the_same_shard() -> None:
@@ -61,7 +61,7 @@ def test_two_thieves_never_pick_the_same_shard() -> None:
     group.run_for(T)
     assert group.sizes() == [10, 10, 10]
     # Each asked once, and got all that it had asked for.
-    assert [worker.asked[steps.AskTake] for worker in group.workers] == [1, 1, 1]
+    assert [worker.asked[lease_events.AskTake] for worker in group.workers] == [1, 1, 1]
 
 
 def test_a_worker_without_a_lease_is_counted() -> None:
@@ -254,9 +254,9 @@ def test_shards_that_are_stolen_at_once_are_handed_over_by_one_call() -> None:
     stopping = [shard for shard, _ in anne.stops]
     for shard in stopping[:3]:
         anne.stopped(shard)
-    assert anne.asked[steps.AskHandOver] == 0
+    assert anne.asked[lease_events.AskHandOver] == 0
     anne.stopped(stopping[3])
-    assert anne.asked[steps.AskHandOver] == 1
+    assert anne.asked[lease_events.AskHandOver] == 1
     group.run_until(lambda: len(ben.running) == 4, within_ms=T)
 
 
@@ -299,7 +299,7 @@ def test_of_a_chain_of_thieves_only_the_last_becomes_consumer() -> None:
     [stolen] = [shard for shard, _ in anne.stops]
     lease = group.store.leases[stolen]
     assert lease.lease_owner == "ben"
-    cat = Owner("cat", "process-c")
+    cat = LeaseOwner("cat", "process-c")
     takes = [Take(stolen, lease.lease_id, sets_consumer=False)]
     result_of(group.store.register(cat))
     result_of(group.store.take(cat, takes))
@@ -320,8 +320,10 @@ def test_a_thief_reads_the_checkpoint_that_its_victim_saved_last() -> None:
     assert ben.running[stolen].checkpoint == "p9"
 
 
-@pytest.mark.parametrize("call", [Call.TAKE, Call.RENEW, Call.BECOME, Call.HAND_OVER])
-def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call) -> None:
+@pytest.mark.parametrize(
+    "call", [StoreCall.TAKE, StoreCall.RENEW, StoreCall.BECOME, StoreCall.HAND_OVER]
+)
+def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: StoreCall) -> None:
     group, anne = _alone("0", "1")
     anne.lost_answers = {call}
     ben = group.join("ben")
@@ -334,24 +336,24 @@ def test_a_call_that_was_done_though_its_answer_was_lost_does_no_harm(call: Call
 
 def test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten() -> None:
     """Polls and scans show a change once, and may do so while the call is still under way."""
-    me = Owner("anne", "a")
+    me = LeaseOwner("anne", "a")
     agent = LeaseAgent(me, TIMES, plan_by_count, 0)
     row = WorkerRow("anne", "a", 1)
     now_ms = 0
 
-    def asked(event: steps.Event) -> set[type]:
+    def asked(event: lease_events.Event) -> set[type]:
         return {type(action) for action in agent.step(event, now_ms)}
 
-    asked(steps.Ticked())
-    asked(steps.Registered(row))
-    asked(steps.Scanned(Scan([Lease("0", 4, update_seq=1)], [row], 1)))
+    asked(lease_events.Ticked())
+    asked(lease_events.WorkerRegistered(row))
+    asked(lease_events.Scanned(Scan([ShardLease("0", 4, update_seq=1)], [row], 1)))
     now_ms = TIMES.settle_ms
-    asked(steps.Ticked())
-    assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
-    mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
-    asked(steps.Polled(Scan([mine], [], 2)))
+    asked(lease_events.Ticked())
+    assert lease_events.AskTake in asked(lease_events.Scanned(Scan([], [row], 1)))
+    mine = ShardLease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
+    asked(lease_events.Polled(Scan([mine], [], 2)))
     assert not agent.held()
-    asked(steps.StoreFailed(Call.TAKE, 1.0))
+    asked(lease_events.StoreFailed(StoreCall.TAKE, 1.0))
     assert list(agent.held()) == ["0"]
 
 
@@ -359,10 +361,10 @@ def test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_h
     """Others saw the lease change with the first call, and the heartbeat stand still since then."""
     group, anne, ben = _robbed(stops_at_once=False)
     group.run_until(lambda: bool(anne.stops), within_ms=T)
-    ben.lost_answers = {Call.BECOME}
+    ben.lost_answers = {StoreCall.BECOME}
     anne.stopped(anne.stops[0][0])
-    group.run_until(lambda: bool(ben.asked[steps.AskBecome]), within_ms=T)
-    ben.failing = {Call.POLL, Call.RENEW, Call.SCAN}
+    group.run_until(lambda: bool(ben.asked[lease_events.AskBecome]), within_ms=T)
+    ben.failing = {StoreCall.POLL, StoreCall.RENEW, StoreCall.SCAN}
     [done] = [each for each in group.store.leases.values() if each.consumer_owner == "ben"]
     group.run_until(lambda: bool(ben.running), within_ms=T)
     [begun] = ben.running.values()
@@ -420,7 +422,7 @@ def test_a_thief_with_a_shorter_timeout_waits_for_its_victims() -> None:
     group, anne = _alone("0", "1")
     anne.stops_at_once = False
     hasty = group.join("ben", times=LeaseTimes(timeout_ms=T // 10))
-    group.run_until(lambda: bool(hasty.asked[steps.AskTake]), within_ms=T)
+    group.run_until(lambda: bool(hasty.asked[lease_events.AskTake]), within_ms=T)
     assert group.run_until(lambda: bool(hasty.running), within_ms=2 * T) >= T - 2 * TIMES.poll_ms
 
 
@@ -429,7 +431,7 @@ def test_a_clean_exit_hands_over_and_frees_its_leases() -> None:
     anne.checkpoints["0"] = "p4"
     ben = group.join("ben")
     group.run_for(T)
-    anne.feed(steps.DrainRequested())
+    anne.feed(lease_events.DrainRequested())
     assert not anne.is_up
     assert (group.store.leases["0"].lease_owner, list(group.store.workers)) == (NOBODY, ["ben"])
     took_ms = group.run_until(lambda: bool(ben.running), within_ms=T)
@@ -468,7 +470,7 @@ def test_a_shard_that_ended_and_was_deleted_before_its_thief_began_is_let_go() -
     group.run_until(lambda: len(ben.running) == 2, within_ms=T)
     ben.stops_at_once = False
     anne = group.join("anne")
-    anne.failing = {Call.BECOME}
+    anne.failing = {StoreCall.BECOME}
     group.run_until(lambda: bool(ben.stops), within_ms=T)
     [(stolen, _)] = ben.stops
     ben.stopped(stolen, SHARD_END)
@@ -499,7 +501,7 @@ def test_a_shard_whose_end_its_victim_reaches_is_not_begun_again_by_the_thief() 
     [(stolen, _)] = anne.stops
     anne.stopped(stolen, SHARD_END)
     group.run_for(T)
-    assert ben.asked[steps.StartConsumer] == 0
+    assert ben.asked[lease_events.StartConsumer] == 0
     lease = group.store.leases[stolen]
     assert lease.is_ended
     assert lease.is_vacant
@@ -507,32 +509,36 @@ def test_a_shard_whose_end_its_victim_reaches_is_not_begun_again_by_the_thief() 
 
 def test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile() -> None:
     """Else the shard would be begun in an epoch that is over already."""
-    me = Owner("anne", "a")
+    me = LeaseOwner("anne", "a")
     agent = LeaseAgent(me, TIMES, plan_by_count, 0)
-    free = Lease("0", 4, update_seq=1)
+    free = ShardLease("0", 4, update_seq=1)
     row = WorkerRow("anne", "a", 1)
     now_ms = 0
 
-    def asked(event: steps.Event) -> set[type]:
+    def asked(event: lease_events.Event) -> set[type]:
         return {type(action) for action in agent.step(event, now_ms)}
 
-    assert steps.AskRegister in asked(steps.Ticked())
-    asked(steps.Registered(row))
-    asked(steps.Scanned(Scan([free], [row], 1)))
-    asked(steps.LeasesRenewed(Renewed([], row)))
-    asked(steps.Polled(Scan([], [], 1)))
+    assert lease_events.AskRegister in asked(lease_events.Ticked())
+    asked(lease_events.WorkerRegistered(row))
+    asked(lease_events.Scanned(Scan([free], [row], 1)))
+    asked(lease_events.LeasesRenewed(Renewed([], row)))
+    asked(lease_events.Polled(Scan([], [], 1)))
     now_ms = TIMES.settle_ms
-    assert steps.AskScan in asked(steps.Ticked())
-    assert steps.AskTake in asked(steps.Scanned(Scan([], [row], 1)))
-    asked(steps.StoreFailed(Call.TAKE, 1.0))
-    agent.step(steps.ShardsListed([NewLease("0"), NewLease("1")], 0), now_ms)
+    assert lease_events.AskScan in asked(lease_events.Ticked())
+    assert lease_events.AskTake in asked(lease_events.Scanned(Scan([], [row], 1)))
+    asked(lease_events.StoreFailed(StoreCall.TAKE, 1.0))
+    agent.step(lease_events.ShardsListed([NewLease("0"), NewLease("1")], 0), now_ms)
     # The scan is from before the take; what the poll shows is from behind it.
-    assert steps.AskTake not in asked(steps.Scanned(Scan([free, Lease("1", 1)], [row], 1)))
-    mine = Lease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
-    assert steps.AskBecome in asked(steps.Polled(Scan([mine], [], 2)))
+    assert lease_events.AskTake not in asked(
+        lease_events.Scanned(Scan([free, ShardLease("1", 1)], [row], 1))
+    )
+    mine = ShardLease("0", 5, "anne", "a", "anne", "a", epoch=1, update_seq=2)
+    assert lease_events.AskBecome in asked(lease_events.Polled(Scan([mine], [], 2)))
     now_ms += T // 4
     taken = [
-        action for action in agent.step(steps.Ticked(), now_ms) if isinstance(action, steps.AskTake)
+        action
+        for action in agent.step(lease_events.Ticked(), now_ms)
+        if isinstance(action, lease_events.AskTake)
     ]
     assert all(take.shard != "0" for action in taken for take in action.takes)
 
@@ -540,8 +546,8 @@ def test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile() -> N
 def test_one_call_renews_every_lease() -> None:
     group, anne = _alone(*_names(50))
     before = {shard: lease.lease_id for shard, lease in group.store.leases.items()}
-    calls = anne.asked[steps.AskRenew]
-    group.run_until(lambda: anne.asked[steps.AskRenew] > calls, within_ms=T)
-    assert anne.asked[steps.AskRenew] == calls + 1
+    calls = anne.asked[lease_events.AskRenew]
+    group.run_until(lambda: anne.asked[lease_events.AskRenew] > calls, within_ms=T)
+    assert anne.asked[lease_events.AskRenew] == calls + 1
     after = {shard: lease.lease_id for shard, lease in group.store.leases.items()}
     assert after == {shard: lease_id + 1 for shard, lease_id in before.items()}

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.position import Position, parse_position
-from raftwood.loghub.client.errors import RecordsFreed
-from raftwood.loghub.consumer.iterating import Consumer
+from raftwood.loghub.consumer.iterator import Consumer
 from raftwood.loghub.consumer.leases import LeaseTimes
-from raftwood.loghub.consumer.sources.loghub import LogHubSource, LogHubSourceSettings
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.loghub_source import LogHubSource, LogHubSourceSettings
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import WorkerConfig
-from raftwood.loghub.errors import ShardNotFound
+from raftwood.loghub.errors import RecordsFreed, ShardNotFound
 from tests.kits.loghub.hub import LOGSTORE, PROJECT, hub
 from tests.kits.running import run
 from tests.unit.loghub.client.test_reader import send

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.leases import LeaseStore
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from tests.kits.loghub.lease_store_suite import LeaseStoreSuite, Scenario
 
 

@@ -10,14 +10,21 @@ from unittest import mock
 import pytest
 
 from raftwood.base.environment import Environment
-from raftwood.base.seams import Compare, KeyOperation, MetaStore, Outcome
+from raftwood.base.seams import Compare, KeyOperation, MetaStore, TransactionOutcome
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.lease_store import LeaseStore
-from raftwood.loghub.consumer.leases import NewLease, Owner, Renewal, Save, Take, signature
-from raftwood.loghub.consumer.stores.meta import LEASES_MAX, MetaLeaseStore
+from raftwood.loghub.consumer.leases import (
+    LeaseOwner,
+    LeaseStore,
+    NewLease,
+    Renewal,
+    Save,
+    Take,
+    signature,
+)
+from raftwood.loghub.consumer.meta_store import LEASES_MAX, MetaLeaseStore
 from raftwood.metastore.file_store import FileMetaStore
 from raftwood.metastore.raft_store import RaftMetaStore
-from raftwood.simulation import Simulation, simulate
+from raftwood.testing import Simulation, simulate
 from tests.kits.loghub.lease_store_suite import (
     ANNE,
     LeaseStoreKit,
@@ -98,7 +105,7 @@ class _MetaSuite(LeaseStoreSuite):
             assert (found.lease_id, found.seq, found.epoch) == (11, 10, lease.epoch)
 
         async def renew_other(store: LeaseStore) -> None:
-            other = Owner("dora", "process-d")
+            other = LeaseOwner("dora", "process-d")
             for _ in range(10):
                 assert (await store.renew(other, [Renewal("0", 1)])).worker.process == other.process
 
@@ -120,7 +127,7 @@ def test_what_another_created_and_took_between_two_parts_of_a_creation_stays(
 
             async def interrupted(
                 compares: Sequence[Compare], operations: Sequence[KeyOperation]
-            ) -> Outcome:
+            ) -> TransactionOutcome:
                 nonlocal parts
                 parts += 1
                 outcome = await transact(compares, operations)

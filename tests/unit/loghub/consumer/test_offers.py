@@ -1,19 +1,19 @@
 """What is free is left to the worker that should take it; after a while it is anybody's."""
 
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.lease_agent import LeaseOffers
+from raftwood.loghub.consumer.lease_events import StoreCall
+from raftwood.loghub.consumer.lease_plan import LeaseMove
 from raftwood.loghub.consumer.leases import NOBODY
-from raftwood.loghub.consumer.rules import steps
-from raftwood.loghub.consumer.rules.offers import Offers
-from raftwood.loghub.consumer.rules.plan import Move
-from raftwood.loghub.consumer.rules.steps import Call
 from tests.kits.loghub.agents import Group, T, Worker
 
 PATIENCE = 100
-FREE = Move("0", NOBODY, "other")
-MINE = Move("0", NOBODY, "me")
+FREE = LeaseMove("0", NOBODY, "other")
+MINE = LeaseMove("0", NOBODY, "me")
 
 
-def _offers() -> Offers:
-    offers = Offers("me", patience_ms=PATIENCE)
+def _offers() -> LeaseOffers:
+    offers = LeaseOffers("me", patience_ms=PATIENCE)
     assert offers.planned([FREE], 1_000) == [FREE]
     return offers
 
@@ -26,7 +26,7 @@ def test_what_another_should_take_is_left_to_it_for_a_while() -> None:
 
 
 def test_it_begins_anew_for_another_worker_and_where_it_was_taken_meanwhile() -> None:
-    third = Move("0", NOBODY, "third")
+    third = LeaseMove("0", NOBODY, "third")
     offers = _offers()
     assert offers.planned([third], 1_000 + PATIENCE) == [third]
     assert offers.planned([FREE], 1_000 + 2 * PATIENCE) == [FREE]
@@ -35,7 +35,11 @@ def test_it_begins_anew_for_another_worker_and_where_it_was_taken_meanwhile() ->
 
 
 def test_steals_and_the_own_part_are_as_planned_however_long_they_take() -> None:
-    moves = [Move("1", "other", "third"), Move("2", "third", "me"), Move("3", NOBODY, "me")]
+    moves = [
+        LeaseMove("1", "other", "third"),
+        LeaseMove("2", "third", "me"),
+        LeaseMove("3", NOBODY, "me"),
+    ]
     offers = _offers()
     for at_ms in range(1_000, 1_000 + 5 * PATIENCE, PATIENCE // 2):
         assert offers.planned(moves, at_ms) == moves
@@ -48,7 +52,7 @@ def _orphans() -> tuple[Group, Worker, Worker]:
     group.run_until(lambda: len(dead.running) == 4, within_ms=T)
     dead.is_up = False
     anne, ben = group.join("anne"), group.join("ben")
-    ben.failing = {Call.TAKE}
+    ben.failing = {StoreCall.TAKE}
     group.run_until(lambda: len(anne.running) == 2, within_ms=3 * T)
     return group, anne, ben
 
@@ -68,6 +72,6 @@ def test_a_store_that_is_away_uses_up_nobodys_patience() -> None:
     group.run_for(3 * T)
     group.is_store_away = False
     ben.failing = set()
-    takes = anne.asked[steps.AskTake]
+    takes = anne.asked[lease_events.AskTake]
     group.run_until(lambda: group.sizes() == [2, 2], within_ms=T)
-    assert anne.asked[steps.AskTake] == takes
+    assert anne.asked[lease_events.AskTake] == takes

@@ -6,8 +6,13 @@ import pytest
 from msgspec import structs
 
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound
-from raftwood.loghub.consumer.operating import drain_workers, leased_shards, reset_group, show_group
-from raftwood.simulation.runner import Simulation, simulate
+from raftwood.loghub.consumer.group_admin import (
+    drain_workers,
+    leased_shards,
+    reset_group,
+    show_group,
+)
+from raftwood.testing.runner import Simulation, simulate
 from tests.kits.loghub.workers import TIMES, FakeSource, Group
 
 

@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, Lease
-from raftwood.loghub.consumer.rules.plan import (
-    Move,
+from raftwood.loghub.consumer.lease_plan import (
+    LeaseMove,
     Planner,
     Situation,
     is_ready,
     plan_by_bytes,
     plan_by_count,
 )
+from raftwood.loghub.consumer.leases import NOBODY, SHARD_END, ShardLease
 
 
 def _held(*sizes: int, free: int = 0, dead: int = 0) -> Situation:
@@ -22,7 +22,7 @@ def _held(*sizes: int, free: int = 0, dead: int = 0) -> Situation:
     owners = [f"p{number}" for number, size in enumerate(sizes) for _ in range(size)]
     owners += [NOBODY] * free + ["dead"] * dead
     leases = {
-        f"{number:04}": Lease(f"{number:04}", 5, owner, owner, owner, owner)
+        f"{number:04}": ShardLease(f"{number:04}", 5, owner, owner, owner, owner)
         for number, owner in enumerate(owners)
     }
     live = {f"p{number}": f"w{number}" for number in range(len(sizes))}
@@ -30,7 +30,7 @@ def _held(*sizes: int, free: int = 0, dead: int = 0) -> Situation:
     return Situation(leases, live, vacant)
 
 
-def _after(situation: Situation, moves: list[Move]) -> Situation:
+def _after(situation: Situation, moves: list[LeaseMove]) -> Situation:
     leases = dict(situation.leases)
     for move in moves:
         assert leases[move.shard].lease_process == move.source
@@ -87,7 +87,7 @@ def test_a_free_shard_does_not_go_to_the_live_worker_that_hangs_in_it(
     (target,) = (move.target for move in moves if move.shard == shard)
     assert target != "p0"
     alone = structs.replace(situation, leases=leases, live={"p0": "w0"})
-    assert Move(shard, NOBODY, "p0") in planner(alone)
+    assert LeaseMove(shard, NOBODY, "p0") in planner(alone)
 
 
 def test_a_difference_of_one_moves_nothing() -> None:
@@ -98,8 +98,8 @@ def test_a_difference_of_one_moves_nothing() -> None:
 def test_what_the_dead_hold_is_counted_so_that_nobody_steals_for_it() -> None:
     assert plan_by_count(_held(10, 10, dead=10)) == []
     assert plan_by_count(_held(14, 6, dead=4)) == [
-        Move("0000", "p0", "p1"),
-        Move("0001", "p0", "p1"),
+        LeaseMove("0000", "p0", "p1"),
+        LeaseMove("0001", "p0", "p1"),
     ]
 
 
@@ -152,9 +152,9 @@ def test_what_changes_hands_already_is_stolen_last() -> None:
 
 
 def test_a_child_is_ready_when_all_parents_ended_or_are_gone() -> None:
-    child = Lease("c", parents=("a", "b"))
-    ended = Lease("a", checkpoint=SHARD_END)
-    assert not is_ready(child, {"a": ended, "b": Lease("b")})
+    child = ShardLease("c", parents=("a", "b"))
+    ended = ShardLease("a", checkpoint=SHARD_END)
+    assert not is_ready(child, {"a": ended, "b": ShardLease("b")})
     assert is_ready(child, {"a": ended})
     assert not is_ready(ended, {})
 

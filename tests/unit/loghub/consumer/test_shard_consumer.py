@@ -8,24 +8,30 @@ import pytest
 from msgspec.structs import replace
 
 from raftwood.base.environment import SystemClock
-from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
-from raftwood.loghub.consumer.errors import LeaseLost
-from raftwood.loghub.consumer.leases import Lease, NewLease, Owner, Save, Take
-from raftwood.loghub.consumer.processor import AsyncProcessor
-from raftwood.loghub.consumer.shard_consumer import TRANSITIONS, Outcome, ShardConsumer, State
+from raftwood.loghub.consumer.checkpoints import (
+    AsyncCheckpointTracker,
+    CheckpointWriter,
+    LeaseTenure,
+)
+from raftwood.loghub.consumer.leases import LeaseOwner, NewLease, Save, ShardLease, Take
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
+from raftwood.loghub.consumer.processor import AsyncProcessor, ProcessorThreads
+from raftwood.loghub.consumer.shard_consumer import (
+    TRANSITIONS,
+    ShardConsumer,
+    ShardConsumerOutcome,
+    ShardConsumerState,
+)
 from raftwood.loghub.consumer.source import ShardBatch
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from raftwood.loghub.consumer.tenure import Tenure
-from raftwood.loghub.consumer.threads import ProcessorThreads
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
 from raftwood.loghub.consumer.worker_metrics import ShardMeter, Totals
+from raftwood.loghub.errors import LeaseLost
 from tests.kits.loghub.workers import FakeBatch, FakeSource
 from tests.kits.running import run
 
-ME = Owner("a", "p1")
+ME = LeaseOwner("a", "p1")
 
 
-class Granted(Tenure):
+class Granted(LeaseTenure):
     def __init__(self, remaining_ms: int = 1_000) -> None:
         self.left_ms = remaining_ms
 
@@ -43,7 +49,7 @@ class Granted(Tenure):
         pass
 
 
-async def held() -> tuple[MemoryLeaseStore, Lease]:
+async def held() -> tuple[MemoryLeaseStore, ShardLease]:
     store = MemoryLeaseStore()
     await store.create([NewLease("0")])
     (lease,) = await store.take(ME, [Take("0", 0, sets_consumer=True)])
@@ -51,13 +57,17 @@ async def held() -> tuple[MemoryLeaseStore, Lease]:
 
 
 def test_every_state_but_the_last_goes_on_whatever_its_task_leads_to() -> None:
-    for state in (State.INITIALIZING, State.PROCESSING):
-        for outcome in (Outcome.DONE, Outcome.STOPPED, Outcome.FAILED):
+    for state in (ShardConsumerState.INITIALIZING, ShardConsumerState.PROCESSING):
+        for outcome in (
+            ShardConsumerOutcome.DONE,
+            ShardConsumerOutcome.STOPPED,
+            ShardConsumerOutcome.FAILED,
+        ):
             assert (state, outcome) in TRANSITIONS
-    assert {after for (state, _), after in TRANSITIONS.items() if state is State.STOPPING} == {
-        State.STOP_COMPLETED
-    }
-    assert State.STOP_COMPLETED not in {state for state, _ in TRANSITIONS}
+    assert {
+        after for (state, _), after in TRANSITIONS.items() if state is ShardConsumerState.STOPPING
+    } == {ShardConsumerState.STOP_COMPLETED}
+    assert ShardConsumerState.STOP_COMPLETED not in {state for state, _ in TRANSITIONS}
 
 
 def batches(count: int) -> list[FakeBatch]:
@@ -128,7 +138,7 @@ def test_nothing_is_stored_when_the_lease_is_over_or_anothers() -> None:
             assert tracker.unstored() is None
             tenure.left_ms = 1_000
             tracker.check_lease()
-            thief = Owner("b", "p2")
+            thief = LeaseOwner("b", "p2")
             await store.take(thief, [Take("0", lease.lease_id, sets_consumer=True)])
             with pytest.raises(LeaseLost, match="another worker"):
                 await tracker.save_checkpoint(persistent=True)
@@ -201,7 +211,7 @@ def test_a_consumer_looks_at_the_clock_before_each_call_and_stops_by_itself() ->
         async with asyncio.timeout(60):
             await consumer.run()
         assert processor.calls == ["process up to 4", "shutdown at 4"]
-        assert consumer.state is State.STOP_COMPLETED
+        assert consumer.state is ShardConsumerState.STOP_COMPLETED
         assert not consumer.has_failed
         assert consumer.tracker.last().checkpoint == "4"
         assert totals.batches == 4

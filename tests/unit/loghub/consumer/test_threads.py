@@ -11,16 +11,18 @@ import pytest
 
 from raftwood.base.environment import Environment
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.consumer.checkpoint_writer import CheckpointWriter
-from raftwood.loghub.consumer.errors import LeaseLost
-from raftwood.loghub.consumer.leases import LeaseTimes, NewLease, Owner, Take
-from raftwood.loghub.consumer.processor import Processor
+from raftwood.loghub.consumer.checkpoints import (
+    AsyncCheckpointTracker,
+    CheckpointTracker,
+    CheckpointWriter,
+    LeaseTenure,
+)
+from raftwood.loghub.consumer.leases import LeaseOwner, LeaseTimes, NewLease, Take
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
+from raftwood.loghub.consumer.processor import Processor, ProcessorThreads
 from raftwood.loghub.consumer.source import ShardBatch
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
-from raftwood.loghub.consumer.tenure import Tenure
-from raftwood.loghub.consumer.threads import ProcessorThreads
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker, CheckpointTracker
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from raftwood.loghub.errors import LeaseLost
 from tests.kits.loghub.workers import FakeBatch, FakeSource
 from tests.kits.running import run
 
@@ -82,7 +84,7 @@ import asyncio, threading
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.processor import Processor
-from raftwood.loghub.consumer.stores.memory import MemoryLeaseStore
+from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 from tests.kits.loghub.workers import FakeSource
 
@@ -154,7 +156,7 @@ def test_a_thread_that_comes_to_its_call_too_late_does_not_make_it() -> None:
     async def body() -> None:
         store = MemoryLeaseStore()
         await store.create([NewLease("0")])
-        (lease,) = await store.take(Owner("a", "p1"), [Take("0", 0, sets_consumer=True)])
+        (lease,) = await store.take(LeaseOwner("a", "p1"), [Take("0", 0, sets_consumer=True)])
         writer = CheckpointWriter(store, "p1", lambda _: None)
         tracker = AsyncCheckpointTracker(lease, Ending(), writer)
         threads = ProcessorThreads(1)
@@ -167,7 +169,7 @@ def test_a_thread_that_comes_to_its_call_too_late_does_not_make_it() -> None:
     run(body())
 
 
-class Ending(Tenure):
+class Ending(LeaseTenure):
     """Its time is over behind the first look."""
 
     def __init__(self) -> None:

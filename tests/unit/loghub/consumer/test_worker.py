@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 
 from raftwood.base.errors import DeadlineExceeded
-from raftwood.loghub.consumer.errors import LeaseLost, NameTaken
+from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
 from raftwood.loghub.consumer.leases import SHARD_END
 from raftwood.loghub.consumer.processor import AsyncProcessor
 from raftwood.loghub.consumer.source import ShardBatch, SourceShard
-from raftwood.loghub.consumer.trackers import AsyncCheckpointTracker
-from raftwood.simulation.runner import Simulation, simulate
+from raftwood.loghub.errors import LeaseLost, NameTaken
+from raftwood.testing.runner import Simulation, simulate
 from tests.kits.loghub.workers import TIMES, FakeShard, FakeSource, Group, Recorder
 
 

@@ -18,14 +18,17 @@ from raftwood.base.errors import (
     Unauthenticated,
 )
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.model import AccessKey, Role
-from raftwood.loghub.server.http.content import inflated, unpacked
-from raftwood.loghub.server.http.hosts import project_of_host
-from raftwood.loghub.server.http.keys import key_of_authorization
-from raftwood.loghub.server.http.request import ByteBudget, Request
+from raftwood.loghub.model import AccessKey, AccessRole
+from raftwood.loghub.server.content_encoding import inflated, unpacked
+from raftwood.loghub.server.http import (
+    ByteBudget,
+    HttpRequest,
+    key_of_authorization,
+    project_of_host,
+)
 from tests.kits.running import run
 
-KEY = AccessKey(id="me", secret="höher", roles={"*": Role.ADMIN}, created_s=0)
+KEY = AccessKey(id="me", secret="höher", roles={"*": AccessRole.ADMIN}, created_s=0)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def request_of(
     *parts: bytes,
     budget: ByteBudget | None = None,
     query: bytes = b"",
-) -> Request:
+) -> HttpRequest:
     messages = [
         {"type": "http.request", "body": part, "more_body": place < len(parts) - 1}
         for place, part in enumerate(parts)
@@ -146,7 +149,7 @@ def request_of(
         return messages.pop(0) if messages else {"type": "http.disconnect"}
 
     scope = {"method": "POST", "path": "/", "query_string": query}
-    return Request(
+    return HttpRequest(
         scope, receive, budget or ByteBudget(1 << 20), id="1", project="p", headers=headers or {}
     )
 
@@ -182,7 +185,7 @@ def test_a_wrong_secret_is_refused(header: bytes) -> None:
         key_of_authorization(request_of({b"authorization": header}), {"me": KEY}.get)
 
 
-def body_of(request: Request, bytes_max: int = 100) -> bytes:
+def body_of(request: HttpRequest, bytes_max: int = 100) -> bytes:
     return run(request.body(bytes_max=bytes_max))
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from raftwood.base.codecs import Codec, compress
+from raftwood.base.compression import Codec, compress
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.loghub.arrow_batches import write_arrow_stream
 from raftwood.loghub.batches import Batch, Format
-from raftwood.loghub.cursors import encode_cursor
-from raftwood.loghub.server.sls import pulls
+from raftwood.loghub.server.sls import bodies
+from raftwood.loghub.wire import encode_cursor
 from tests.kits.loghub.sls import (
     cursor,
     groups_of,
@@ -81,7 +81,7 @@ def test_a_pull_ends_at_its_count_and_never_passes_its_end(tmp_path: Path) -> No
 def test_a_pull_takes_no_more_than_fits_and_one_batch_at_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulls, "RAW_BYTES_MAX", 1000)
+    monkeypatch.setattr(bodies, "RAW_BYTES_MAX", 1000)
 
     async def main() -> None:
         async with stream(tmp_path) as served:

@@ -7,10 +7,10 @@ import lz4.block
 import pytest
 import zstandard
 
-from raftwood.base.codecs import Codec
+from raftwood.base.compression import Codec
 from raftwood.loghub.batches import HEAD_BYTES, decode_head
 from raftwood.loghub.log_groups import LogGroup
-from raftwood.loghub.model import Role
+from raftwood.loghub.model import AccessRole
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.loghub.gateways import HttpGateway
 from tests.kits.loghub.sls import cursor, pull, put, raw_group, stream, values_of
@@ -180,13 +180,13 @@ def test_a_body_other_than_the_signed_one_is_refused(tmp_path: Path) -> None:
 def test_who_may_not_write_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with stream(tmp_path) as served:
-            reader = await served.gateway.access.create({"p": Role.READER})
-            stranger = await served.gateway.access.create({"q": Role.ADMIN})
+            reader = await served.gateway.access.create({"p": AccessRole.READER})
+            stranger = await served.gateway.access.create({"q": AccessRole.ADMIN})
             answer = await put(served, raw_group("x"), key=reader)
             assert (answer.status, answer.code) == (403, "Unauthorized")
             answer = await put(served, raw_group("x"), key=stranger)
             assert (answer.status, answer.code) == (404, "ProjectNotExist")
-            writer = await served.gateway.access.create({"p": Role.WRITER})
+            writer = await served.gateway.access.create({"p": AccessRole.WRITER})
             assert (await put(served, raw_group("x"), key=writer)).status == 200
             answer = await served.ask("DELETE", "/logstores/s", project="p", key=writer)
             assert (answer.status, answer.code) == (403, "Unauthorized")

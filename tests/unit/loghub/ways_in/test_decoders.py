@@ -15,13 +15,13 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from raftwood.base.errors import InvalidInput, ProtocolError, RaftwoodError, TooLarge
 from raftwood.loghub.server.ways_in import (
     elasticsearch,
-    fluent_messages,
+    fluent_forward,
     json_lines,
     loki,
     otlp,
     syslog,
 )
-from raftwood.loghub.server.ways_in.records import Section
+from raftwood.loghub.server.ways_in.records import RecordSection
 from tests.kits.fuzz import ways_in as targets
 from tests.kits.loghub.ways_in import NOW_NS, Stored, read_sections
 
@@ -209,9 +209,9 @@ def test_a_push_that_would_be_too_large_is_not_decompressed() -> None:
 # Elasticsearch
 
 
-def items_of(body: bytes) -> list[elasticsearch.Item]:
+def items_of(body: bytes) -> list[elasticsearch.BulkItem]:
     found = elasticsearch.decode(body, index="default", received_ns=NOW_NS)
-    return [each for each in found if isinstance(each, elasticsearch.Item)]
+    return [each for each in found if isinstance(each, elasticsearch.BulkItem)]
 
 
 def test_actions_of_a_bulk_are_told_apart() -> None:
@@ -224,7 +224,7 @@ def test_actions_of_a_bulk_are_told_apart() -> None:
         ("update", "default", 400),
     ]
     records = [each.record for each in items if each.record is not None]
-    stored = read_sections([Section({}, records)])
+    stored = read_sections([RecordSection({}, records)])
     assert stored[0].contents["_id"] == "1"
     assert stored[0].time_ns == 1_794_816_000 * 10**9
     answer = json.loads(
@@ -264,7 +264,7 @@ def test_a_document_that_is_none_fails_alone() -> None:
 
 def message(frame: bytes) -> dict[str, str]:
     record = syslog.decode_message(frame, received_ns=NOW_NS)
-    (stored,) = read_sections([Section({}, [record])])
+    (stored,) = read_sections([RecordSection({}, [record])])
     return stored.contents
 
 
@@ -321,7 +321,7 @@ def test_a_frame_that_can_be_none_is_refused(data: bytes) -> None:
 
 def forwarded(*parts: Any) -> tuple[list[Stored], bytes | None]:
     data = msgpack.packb(parts)
-    found = fluent_messages.decode_message(data, received_ns=NOW_NS, bytes_max=100_000)
+    found = fluent_forward.decode_message(data, received_ns=NOW_NS, bytes_max=100_000)
     stored = read_sections(found.sections)
     return stored, found.chunk
 
@@ -396,16 +396,16 @@ def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(ProtocolError, match="nested"):
         forwarded("tag", 5, {"deep": deep})
     with pytest.raises(ProtocolError):
-        fluent_messages.unpacked(b"\x91" * 5_000 + b"\x01")
+        fluent_forward.unpacked(b"\x91" * 5_000 + b"\x01")
 
 
 def test_lengths_are_believed_only_up_to_the_limit() -> None:
     for claim in (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
         with pytest.raises(ProtocolError, match="above 1000 bytes"):
-            fluent_messages.MessageReader(bytes_max=1_000).feed(claim)
+            fluent_forward.MessageReader(bytes_max=1_000).feed(claim)
     nested = b"\xdc\x01\x00" * 3
     with pytest.raises(ProtocolError, match="above 700 bytes"):
-        fluent_messages.MessageReader(bytes_max=700).feed(nested)
+        fluent_forward.MessageReader(bytes_max=700).feed(nested)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_lengths_are_believed_only_up_to_the_limit() -> None:
     ids=["one message of many values", "many messages", "one that is not whole"],
 )
 def test_a_stream_is_looked_at_in_slices_of_so_many_values(data: bytes, messages: int) -> None:
-    reader = fluent_messages.MessageReader(bytes_max=16 << 20)
+    reader = fluent_forward.MessageReader(bytes_max=16 << 20)
     slices = list(reader.feed_in_slices(data))
     assert len(slices) >= 30
     assert max(map(len, slices)) <= 8_192
@@ -440,7 +440,7 @@ def test_messages_are_cut_out_of_a_stream_where_they_end(values: list[Any], data
     messages = [msgpack.packb(value) for value in values]
     stream = b"".join(messages)
     cut = data.draw(st.integers(0, len(stream)))
-    reader = fluent_messages.MessageReader(bytes_max=1 << 20)
+    reader = fluent_forward.MessageReader(bytes_max=1 << 20)
     assert reader.feed(stream[:cut]) + reader.feed(stream[cut:]) == messages
     assert reader.held_bytes == 0
 

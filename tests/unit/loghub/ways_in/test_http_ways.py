@@ -22,11 +22,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from raftwood.base.errors import DeadlineExceeded, DiskFull, Overloaded, RaftwoodError, Unavailable
 from raftwood.loghub.decode_bounds import RECORDS_MAX
 from raftwood.loghub.errors import QuotaExceeded
-from raftwood.loghub.model import AccessKey, Role
+from raftwood.loghub.model import AccessKey, AccessRole
 from raftwood.loghub.server.ways_in import json_lines, loki
 from raftwood.loghub.server.ways_in.http_way import status_of
-from raftwood.loghub.server.ways_in.putting import gathered
-from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, Section
+from raftwood.loghub.server.ways_in.records import SLICE_RECORDS, RecordSection, gathered
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
 from tests.kits.fuzz import ways_in as targets
@@ -157,7 +156,7 @@ def test_only_who_may_write_is_let_in(tmp_path: Path) -> None:
                 assert answer.headers["www-authenticate"].startswith("Basic")
             answer = await ask(kit, LINES, b'{"a": 1}', key=kit.reader)
             assert answer.status == 403
-            other = await kit.gateway.access.create({"other": Role.ADMIN})
+            other = await kit.gateway.access.create({"other": AccessRole.ADMIN})
             answer = await ask(kit, LINES, b'{"a": 1}', key=other)
             assert answer.status == 404
             assert len(await kit.stored()) == len(good)
@@ -168,7 +167,7 @@ def test_only_who_may_write_is_let_in(tmp_path: Path) -> None:
 def test_project_and_logstore_are_named_in_several_ways(tmp_path: Path) -> None:
     async def main() -> None:
         async with ways_in_kit(tmp_path, WaysInSettings()) as kit:
-            anybody = await kit.gateway.access.create({"*": Role.WRITER})
+            anybody = await kit.gateway.access.create({"*": AccessRole.WRITER})
             both = {"X-Raftwood-Project": PROJECT, "X-Raftwood-Logstore": LOGSTORE}
             request = b'{"streams": []}'
             path = "/loki/api/v1/push"
@@ -232,7 +231,7 @@ def test_a_turn_decodes_a_few_slices_however_many_requests_there_are(
 ) -> None:
     slices = 0
 
-    def decoded() -> Iterator[Section]:
+    def decoded() -> Iterator[RecordSection]:
         nonlocal slices
         body = b'{"a": 1}\n' * 20 * SLICE_RECORDS
         for section in json_lines.decode(body, received_ns=NOW_NS):

@@ -17,12 +17,12 @@ import pytest
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.base.settings import Secret
 from raftwood.loghub.server.streams import PutResult
-from raftwood.loghub.server.ways_in import fluent_server, syslog_server
-from raftwood.loghub.server.ways_in.fluent_messages import MessageReader
-from raftwood.loghub.server.ways_in.peers import Peers
-from raftwood.loghub.server.ways_in.settings import WaysInSettings
+from raftwood.loghub.server.ways_in import fluent_forward
+from raftwood.loghub.server.ways_in import syslog as syslog_module
+from raftwood.loghub.server.ways_in.fluent_forward import MessageReader
+from raftwood.loghub.server.ways_in.settings import AllowedNetworks, WaysInSettings
 from raftwood.loghub.server.ways_in.socket_server import SLICE_BYTES
-from raftwood.net.admission import BOUND_MIN
+from raftwood.net.listeners import BOUND_MIN
 from tests.kits.loghub.certificates import Certificates
 from tests.kits.loghub.ways_in import LOGSTORE, PROJECT, WaysInKit, ways_in_kit
 from tests.kits.running import run, until
@@ -470,8 +470,8 @@ def test_a_sender_that_is_too_fast_waits_and_its_messages_share_puts(tmp_path: P
 @pytest.mark.parametrize(
     ("given", "module", "message"),
     [
-        (syslog(), syslog_server, b"<1>a\n"),
-        (fluent(), fluent_server, msgpack.packb(["a", 1_700_000_000, {}])),
+        (syslog(), syslog_module, b"<1>a\n"),
+        (fluent(), fluent_forward, msgpack.packb(["a", 1_700_000_000, {}])),
     ],
     ids=["syslog", "fluent"],
 )
@@ -621,8 +621,8 @@ def test_settings_that_would_let_nobody_or_anybody_in_are_refused(given: dict[st
     ],
 )
 def test_a_peer_is_known_by_its_network(host: str, is_in: bool) -> None:
-    assert (host in Peers(("10.0.0.0/8", "fd00::/8"))) is is_in
-    assert host not in Peers(())
+    assert (host in AllowedNetworks(("10.0.0.0/8", "fd00::/8"))) is is_in
+    assert host not in AllowedNetworks(())
 
 
 def test_invalid_input_is_not_waited_for(tmp_path: Path) -> None:

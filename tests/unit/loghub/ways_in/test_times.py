@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftwood.loghub.server.ways_in import times
+from raftwood.loghub import json_records
 
 NOW = 1_800_000_000_000_000_000
 
@@ -38,20 +38,20 @@ NOW = 1_800_000_000_000_000_000
     ],
 )
 def test_a_time_is_read_in_any_usual_form(value: object, expected: int | None) -> None:
-    assert times.from_any(value) == expected
+    assert json_records.from_any(value) == expected
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.booleans()))
 def test_no_value_breaks_the_reading(value: object) -> None:
-    found = times.from_any(value)
-    assert 0 <= times.sensible(found, NOW) < (1 << 32) * 10**9
+    found = json_records.from_any(value)
+    assert 0 <= json_records.sensible(found, NOW) < (1 << 32) * 10**9
 
 
 @pytest.mark.parametrize("senseless", [None, 0, 1, NOW + 2 * 86_400 * 10**9, -5, 1 << 70])
 def test_a_time_that_makes_no_sense_is_the_receipt(senseless: int | None) -> None:
-    assert times.sensible(senseless, NOW) == NOW
+    assert json_records.sensible(senseless, NOW) == NOW
 
 
 def test_a_time_that_makes_sense_is_kept() -> None:
-    assert times.sensible(NOW - 10**18 // 2, NOW) == NOW - 10**18 // 2
-    assert times.sensible(NOW + 10**9, NOW) == NOW + 10**9
+    assert json_records.sensible(NOW - 10**18 // 2, NOW) == NOW - 10**18 // 2
+    assert json_records.sensible(NOW + 10**9, NOW) == NOW + 10**9

@@ -3,7 +3,7 @@
 import msgspec
 
 from raftwood.logservice.hakeeper.commands import AddShard
-from raftwood.logservice.hakeeper.orders import OrderKind
+from raftwood.logservice.hakeeper.messages import OrderKind
 from tests.kits.logservice.keeper import SETTINGS, Keeper
 
 SLOW = "disk-slow: a sync takes 900 ms on this store"

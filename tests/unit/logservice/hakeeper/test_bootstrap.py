@@ -1,11 +1,9 @@
 """Where shards begin, and what the cluster is until they have."""
 
-from raftwood.logservice.hakeeper.alarm import AlarmKind
-from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
 from raftwood.logservice.hakeeper.commands import AddShard
-from raftwood.logservice.hakeeper.orders import OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder
-from raftwood.logservice.hakeeper.state import Phase
+from raftwood.logservice.hakeeper.messages import AlarmKind, FinishedOrder, OrderKind
+from raftwood.logservice.hakeeper.queries import find_alarms
+from raftwood.logservice.hakeeper.state import ClusterPhase
 from tests.kits.logservice.keeper import Keeper, report
 
 
@@ -13,7 +11,7 @@ def test_nothing_is_ordered_before_the_cluster_is_set() -> None:
     keeper = Keeper()
     keeper.say((1, 2, 3))
     assert keeper.plan() == []
-    assert keeper.phase() is Phase.CREATED
+    assert keeper.phase() is ClusterPhase.CREATED
 
 
 def test_a_cluster_begins_once_enough_stores_have_reported() -> None:
@@ -26,9 +24,9 @@ def test_a_cluster_begins_once_enough_stores_have_reported() -> None:
     assert [order.to_store for order in orders] == [1, 2, 3]
     assert orders[0].members == {1: "s1:1", 2: "s2:1", 3: "s3:1"}
     keeper.schedule()
-    assert keeper.phase() is Phase.BOOTSTRAP_COMMANDS_RECEIVED
+    assert keeper.phase() is ClusterPhase.BOOTSTRAP_COMMANDS_RECEIVED
     keeper.hear_all()
-    assert keeper.phase() is Phase.RUNNING
+    assert keeper.phase() is ClusterPhase.RUNNING
 
 
 def test_a_store_that_never_comes_is_a_founder_in_absence() -> None:
@@ -40,7 +38,7 @@ def test_a_store_that_never_comes_is_a_founder_in_absence() -> None:
     assert [order.to_store for order in keeper.plan()] == [1, 2, 3]
     keeper.schedule()
     keeper.hear_all(without=(3,))
-    assert keeper.phase() is Phase.RUNNING
+    assert keeper.phase() is ClusterPhase.RUNNING
     # It comes late, and begins as the founder that it is.
     orders = keeper.store(3, report(0, (1, 2, 3), leader=1))
     assert [order.kind for order in orders] == [OrderKind.BOOTSTRAP_SHARD]
@@ -65,7 +63,7 @@ def test_without_a_majority_of_living_founders_the_bootstrap_fails_with_its_reas
         keeper.store(1, report(0, (1, 2, 3)))
         assert keeper.plan() == []
         keeper.tick()
-    assert keeper.phase() is Phase.BOOTSTRAP_FAILED
+    assert keeper.phase() is ClusterPhase.BOOTSTRAP_FAILED
     assert "stores [2, 3] have never reported" in keeper.state.reason
     alarms = find_alarms(keeper.state, keeper.settings)
     assert AlarmKind.BOOTSTRAP_FAILED in {alarm.kind for alarm in alarms}
@@ -73,7 +71,7 @@ def test_without_a_majority_of_living_founders_the_bootstrap_fails_with_its_reas
     keeper.say((1, 2, 3), report(0, (1, 2, 3), leader=1))
     keeper.schedule()
     keeper.hear_all()
-    assert keeper.phase() is Phase.RUNNING
+    assert keeper.phase() is ClusterPhase.RUNNING
 
 
 def test_shards_begin_on_different_failure_domains_and_evenly() -> None:

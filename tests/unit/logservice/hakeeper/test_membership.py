@@ -2,11 +2,15 @@
 
 import pytest
 
-from raftwood.logservice.hakeeper.alarm import AlarmKind
-from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
-from raftwood.logservice.hakeeper.commands import AddShard, Done, DrainStore, Schedule, Scheduled
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder
+from raftwood.logservice.hakeeper.commands import (
+    AddShard,
+    DrainStore,
+    KeeperDone,
+    Schedule,
+    Scheduled,
+)
+from raftwood.logservice.hakeeper.messages import AlarmKind, FinishedOrder, Order, OrderKind
+from raftwood.logservice.hakeeper.queries import find_alarms
 from tests.kits.logservice.keeper import Keeper, report
 
 BOTH = (0, 1)
@@ -260,7 +264,7 @@ def test_wanted_learners_are_added_and_surplus_ones_removed() -> None:
     keeper = Keeper()
     keeper.running(5)
     added = keeper.tell(AddShard("read", 3, 1, "n"))
-    assert isinstance(added, Done)
+    assert isinstance(added, KeeperDone)
     shard = added.id
     keeper.schedule()
     voters = keeper.state.shards[shard].voters

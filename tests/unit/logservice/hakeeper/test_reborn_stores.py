@@ -1,10 +1,9 @@
 """Stores that lost their data, and plans that come after a store has said otherwise."""
 
-from raftwood.logservice.hakeeper.checkers.alarms import find_alarms
-from raftwood.logservice.hakeeper.checkers.planning import Planning
+from raftwood.logservice.hakeeper.checkers import PlanningRound
 from raftwood.logservice.hakeeper.commands import Schedule, Scheduled
-from raftwood.logservice.hakeeper.orders import OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder
+from raftwood.logservice.hakeeper.messages import FinishedOrder, OrderKind
+from raftwood.logservice.hakeeper.queries import find_alarms
 from tests.kits.logservice.keeper import Keeper, report
 
 
@@ -57,9 +56,9 @@ def test_a_learner_that_nothing_has_reached_is_not_caught_up_however_short_the_l
     keeper.store(1, report(0, (1, 2, 3), leader=1), leads)
     empty = report(1, (), leader=0, epoch=0)
     keeper.store(4, empty)
-    assert not Planning(keeper.state, keeper.settings).is_caught_up(1, 4)
+    assert not PlanningRound(keeper.state, keeper.settings).is_caught_up(1, 4)
     keeper.store(4, report(1, (1, 2, 3), leader=1, epoch=5, learners=(4,)))
-    assert Planning(keeper.state, keeper.settings).is_caught_up(1, 4)
+    assert PlanningRound(keeper.state, keeper.settings).is_caught_up(1, 4)
 
 
 def test_a_store_is_reborn_only_if_it_ever_had_a_replica() -> None:

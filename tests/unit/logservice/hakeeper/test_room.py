@@ -1,6 +1,6 @@
 """Leaders and new replicas go where there is room on the disk."""
 
-from raftwood.logservice.hakeeper.orders import OrderKind
+from raftwood.logservice.hakeeper.messages import OrderKind
 from tests.kits.logservice.keeper import Keeper
 
 

@@ -18,10 +18,10 @@ from raftwood.logservice.hakeeper.commands import (
     AddShard,
     AddTnShard,
     AllocateIds,
-    Done,
     DrainStore,
     ForgetStore,
     InitialCluster,
+    KeeperDone,
     RemoveService,
     RemoveShard,
     RemoveTnShard,
@@ -33,23 +33,22 @@ from raftwood.logservice.hakeeper.commands import (
     decode_result,
     encode_command,
 )
-from raftwood.logservice.hakeeper.orders import Order, OrderKind
-from raftwood.logservice.hakeeper.reports import GUESTS_FIRST, FinishedOrder
-from raftwood.logservice.hakeeper.state import Phase, State, decode_state, encode_state
+from raftwood.logservice.hakeeper.messages import GUESTS_FIRST, FinishedOrder, Order, OrderKind
+from raftwood.logservice.hakeeper.state import ClusterPhase, KeeperState, decode_state, encode_state
 from tests.kits.logservice.keeper import Keeper, report
 
 
 def test_bytes_that_are_no_command_are_refused_as_a_result() -> None:
     for data in (b"", b"\xc1", b"\x91\x63", b"\x80", encode_command(AllocateIds(1))[:-1]):
         with pytest.raises(InvalidInput, match="not a command"):
-            decode_result(rules.apply(State(), data))
+            decode_result(rules.apply(KeeperState(), data))
 
 
 def test_only_the_first_initial_cluster_counts() -> None:
     keeper = Keeper()
     first = keeper.tell(SetInitialCluster(2, 1, 3, 3, {1: "a:1", 2: "b:1", 3: "c:1"}))
     assert first == InitialCluster(is_first=True)
-    assert keeper.state.phase is Phase.BOOTSTRAPPING
+    assert keeper.state.phase is ClusterPhase.BOOTSTRAPPING
     second = keeper.tell(SetInitialCluster(9, 0, 1, 1, {1: "a:1"}))
     assert second == InitialCluster(is_first=False)
     assert sorted(keeper.state.shards) == [0, 1, 2]
@@ -71,7 +70,7 @@ def test_guests_begin_with_the_cluster_and_stay() -> None:
         keeper.tell(AddShard("guest", 3, 0, "once"))
     # No other shard ever gets such a number.
     keeper.state.next_id = GUESTS_FIRST - 1
-    assert keeper.tell(AllocateIds(1)) == Done(GUESTS_FIRST - 1)
+    assert keeper.tell(AllocateIds(1)) == KeeperDone(GUESTS_FIRST - 1)
     with pytest.raises(Overloaded):
         keeper.tell(AddShard("one-more", 3, 0, "once"))
 
@@ -124,11 +123,11 @@ def test_ids_are_never_given_twice() -> None:
     keeper.begin()
     seen = [decode_id(rules.apply(keeper.state, encode_command(AllocateIds(5))))]
     shard = keeper.tell(AddShard("more", 3, 0, "n"))
-    assert isinstance(shard, Done)
+    assert isinstance(shard, KeeperDone)
     seen.append(shard.id)
     keeper.tell(RemoveShard(shard.id))
     again = keeper.tell(AddShard("more", 3, 0, "m"))
-    assert isinstance(again, Done)
+    assert isinstance(again, KeeperDone)
     assert again.id > shard.id >= seen[0] + 5
 
 
@@ -156,12 +155,12 @@ def test_a_shard_that_a_tn_shard_writes_is_not_removed() -> None:
         keeper.tell(AddTnShard(0, "m"))
     with pytest.raises(Conflict):
         keeper.tell(RemoveShard(1))
-    assert isinstance(added, Done)
+    assert isinstance(added, KeeperDone)
     keeper.tell(RemoveTnShard(added.id))
     with pytest.raises(NotFound):
         keeper.tell(RemoveTnShard(added.id))
     keeper.tell(RemoveShard(1))
-    assert keeper.tell(RemoveShard(1)) == Done()
+    assert keeper.tell(RemoveShard(1)) == KeeperDone()
 
 
 def test_a_higher_epoch_wins_and_a_lower_one_is_ignored() -> None:
@@ -351,7 +350,7 @@ def test_a_snapshot_is_the_state() -> None:
 
 
 def test_a_snapshot_that_is_damaged_or_newer_is_refused() -> None:
-    data = encode_state(State())
+    data = encode_state(KeeperState())
     for damaged in (b"", b"XXXX", data[:-1], data[:6], data + b"\x00"):
         with pytest.raises(StoreDamaged):
             decode_state(damaged)

@@ -1,8 +1,12 @@
 """TN shards have one living owner, whose lease is above all before it."""
 
 from raftwood.logservice.hakeeper.commands import RemoveService, RemoveTnShard
-from raftwood.logservice.hakeeper.orders import OrderKind
-from raftwood.logservice.hakeeper.reports import FinishedOrder, ServiceKind, TnReplicaReport
+from raftwood.logservice.hakeeper.messages import (
+    FinishedOrder,
+    OrderKind,
+    ServiceKind,
+    TnReplicaReport,
+)
 from tests.kits.logservice.keeper import Keeper
 
 

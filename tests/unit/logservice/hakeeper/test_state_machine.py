@@ -6,12 +6,12 @@ from contextlib import aclosing
 import pytest
 
 from raftwood.base.errors import InvalidInput, NotFound, StoreDamaged
-from raftwood.logservice.hakeeper import views
-from raftwood.logservice.hakeeper.alarm import AlarmKind
+from raftwood.logservice.hakeeper import commands
 from raftwood.logservice.hakeeper.commands import DrainStore, Scheduled, decode_result
-from raftwood.logservice.hakeeper.settings import HaKeeperSettings
-from raftwood.logservice.hakeeper.state import Phase, encode_state
+from raftwood.logservice.hakeeper.messages import AlarmKind
+from raftwood.logservice.hakeeper.state import ClusterPhase, encode_state
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
+from raftwood.logservice.settings import HaKeeperSettings
 from raftwood.raft.core import Entry
 from tests.kits.logservice.keeper import SETTINGS, Keeper, report
 from tests.kits.running import run
@@ -28,8 +28,8 @@ def machine_of(keeper: Keeper) -> HaKeeperStateMachine:
     return machine
 
 
-def lookup(machine: HaKeeperStateMachine, query: views.Query) -> bytes:
-    return machine.lookup(views.encode_query(query))
+def lookup(machine: HaKeeperStateMachine, query: commands.KeeperQuery) -> bytes:
+    return machine.lookup(commands.encode_query(query))
 
 
 async def recovered(data: Sequence[bytes], *, stops: bool) -> HaKeeperStateMachine:
@@ -77,8 +77,8 @@ def test_the_whole_cluster_is_described() -> None:
     keeper.tell(DrainStore(4, is_draining=True))
     keeper.store(2, alarms=("its disk is nearly full",))
     machine = machine_of(keeper)
-    view = views.decode_answer(lookup(machine, views.DescribeCluster()), views.ClusterView)
-    assert view.phase is Phase.RUNNING
+    view = commands.decode_answer(lookup(machine, commands.DescribeCluster()), commands.ClusterView)
+    assert view.phase is ClusterPhase.RUNNING
     assert [store.store for store in view.stores] == [1, 2, 3, 4]
     assert [store.is_draining for store in view.stores] == [False, False, False, True]
     assert view.stores[0].leaders == 2
@@ -93,30 +93,36 @@ def test_a_shard_is_found_by_number_and_by_name() -> None:
     keeper = Keeper()
     keeper.running()
     machine = machine_of(keeper)
-    by_number = views.decode_answer(lookup(machine, views.FindShard(1)), views.ShardView)
-    by_name = views.decode_answer(lookup(machine, views.FindShard(name="log-1")), views.ShardView)
+    by_number = commands.decode_answer(
+        lookup(machine, commands.FindShard(1)), commands.KeeperShardView
+    )
+    by_name = commands.decode_answer(
+        lookup(machine, commands.FindShard(name="log-1")), commands.KeeperShardView
+    )
     assert by_number == by_name
     assert by_number.addresses == {1: "s1:1", 2: "s2:1", 3: "s3:1"}
     assert (by_number.leader, by_number.voters) == (1, (1, 2, 3))
-    for query in (views.FindShard(9), views.FindShard(name="nothing")):
+    for query in (commands.FindShard(9), commands.FindShard(name="nothing")):
         with pytest.raises(NotFound):
-            views.decode_answer(lookup(machine, query), views.ShardView)
+            commands.decode_answer(lookup(machine, query), commands.KeeperShardView)
 
 
 def test_addresses_are_those_reported_or_named() -> None:
     keeper = Keeper()
     keeper.begin()
     keeper.store(7)
-    found = views.decode_answer(lookup(machine_of(keeper), views.ListAddresses()), views.Addresses)
+    found = commands.decode_answer(
+        lookup(machine_of(keeper), commands.ListAddresses()), commands.Addresses
+    )
     assert found.stores == {1: "s1:1", 2: "s2:1", 3: "s3:1", 7: "s7:1"}
 
 
 def test_what_is_no_question_is_answered_with_an_error() -> None:
     machine = HaKeeperStateMachine()
     with pytest.raises(InvalidInput, match="not a question"):
-        views.decode_answer(machine.lookup(b"\xc1"), views.ClusterView)
+        commands.decode_answer(machine.lookup(b"\xc1"), commands.ClusterView)
     with pytest.raises(Exception, match="another question"):
-        views.decode_answer(lookup(machine, views.ListAddresses()), views.ClusterView)
+        commands.decode_answer(lookup(machine, commands.ListAddresses()), commands.ClusterView)
 
 
 def test_a_snapshot_brings_the_state_back() -> None:

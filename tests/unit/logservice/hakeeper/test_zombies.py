@@ -1,12 +1,16 @@
 """Replicas that belong to nobody are removed, and never one that belongs to somebody."""
 
 from raftwood.logservice.hakeeper.commands import RemoveShard, Schedule, Scheduled
-from raftwood.logservice.hakeeper.orders import EPOCH_OF_REMOVED, Order, OrderKind
-from raftwood.logservice.hakeeper.reports import ReplicaReport
+from raftwood.logservice.hakeeper.messages import (
+    EPOCH_OF_REMOVED,
+    Order,
+    OrderKind,
+    ShardReplicaReport,
+)
 from tests.kits.logservice.keeper import Keeper, report
 
 
-def strangers(keeper: Keeper, told: ReplicaReport, ticks: int = 20) -> list[Order]:
+def strangers(keeper: Keeper, told: ShardReplicaReport, ticks: int = 20) -> list[Order]:
     """Store 4 has this replica for a while; what is ordered of it."""
     for _ in range(ticks):
         keeper.tick()

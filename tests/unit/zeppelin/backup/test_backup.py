@@ -12,12 +12,11 @@ import pytest
 
 from raftwood.base.errors import AlreadyExists, Conflict, InvalidInput, NotFound, StoreDamaged
 from raftwood.disk.real_environment import real_environment
-from raftwood.zeppelin.backup import backup_format as form
-from raftwood.zeppelin.backup.backing_up import BackupProgress, back_up
-from raftwood.zeppelin.backup.backup_folder import BackupFolder
-from raftwood.zeppelin.backup.backup_format import Manifest
-from raftwood.zeppelin.backup.restoring import RestoreProgress, restore, verify
+from raftwood.zeppelin import backup_format as form
+from raftwood.zeppelin.backup import BackupProgress, back_up
+from raftwood.zeppelin.backup_format import BackupFolder, TableManifest
 from raftwood.zeppelin.client import AsyncKv
+from raftwood.zeppelin.restore import RestoreProgress, restore, verify
 from tests.kits.running import run
 from tests.kits.zeppelin.static_cluster import StaticCluster, listening
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER
@@ -85,7 +84,7 @@ async def interrupted(kv: AsyncKv, folder: Path, *, after_pairs: int) -> None:
         backing.cancel()
 
 
-def positions(manifest: Manifest) -> list[tuple[int, int]]:
+def positions(manifest: TableManifest) -> list[tuple[int, int]]:
     return [
         (each.about.position.epoch, each.about.position.sequence) for each in manifest.partitions
     ]
@@ -162,7 +161,7 @@ def test_what_others_put_into_a_folder_leads_nowhere_else(tmp_path: Path) -> Non
         precious.write_text("stays")
         async with await kv.checkpoint(1) as checkpoint:
             about = checkpoint.about
-        file = form.BackupFile(name="../precious", bytes=1, checksum="", pairs=1)
+        file = form.TableBackupFile(name="../precious", bytes=1, checksum="", pairs=1)
         begun = form.PartitionBackup(about=about, files=(file,))
         await backup.write(form.partition_name(1), msgspec.json.encode(begun))
         with pytest.raises(StoreDamaged, match="other names"):

@@ -7,13 +7,13 @@ from typing import cast
 import pytest
 
 from raftwood.base.errors import Conflict
-from raftwood.zeppelin.backup import backing_up
-from raftwood.zeppelin.backup.backing_up import back_up
-from raftwood.zeppelin.backup.backup_folder import BackupFolder
+from raftwood.zeppelin import backup
+from raftwood.zeppelin.backup import back_up
+from raftwood.zeppelin.backup_format import BackupFolder
 from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.client.checkpoints import AsyncCheckpoint, CheckpointAbout, PartitionPlace
-from raftwood.zeppelin.node.seams import BinlogPosition
 from raftwood.zeppelin.pages import Page, encode_page
+from raftwood.zeppelin.records import BinlogPosition
 from raftwood.zeppelin.slots import SLOTS
 from tests.kits.running import run
 
@@ -91,7 +91,7 @@ def test_each_slot_is_in_a_backup_once_though_partitions_are_split(
 def test_a_table_that_is_split_all_the_time_is_backed_up_another_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backing_up, "ROUNDS_MAX", 2)
+    monkeypatch.setattr(backup, "ROUNDS_MAX", 2)
 
     async def main() -> None:
         with pytest.raises(Conflict, match="split all the time"):

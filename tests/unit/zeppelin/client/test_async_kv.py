@@ -18,7 +18,7 @@ from raftwood.base.errors import (
 )
 from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
 from raftwood.zeppelin.client import AsyncKv, CommandRefused
-from raftwood.zeppelin.client.link import IN_FLIGHT_MAX
+from raftwood.zeppelin.client.connection import IN_FLIGHT_MAX
 from raftwood.zeppelin.node.data_server import DataServer
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time, run

@@ -4,8 +4,8 @@ from typing import Any
 
 from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.client.binlogs import BinlogAnswer, BinlogWant
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart, Write, decode_record
-from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.records import BinlogPosition, EpochStart, KeyWrite, decode_record
+from raftwood.zeppelin.resp import ErrorAnswer
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.zeppelin.static_cluster import StaticCluster
 from tests.unit.zeppelin.client.test_async_kv import on_cluster
@@ -60,7 +60,7 @@ def test_where_binlogs_part_and_what_keys_have_is_asked_of_the_master() -> None:
         now = await kv.binlogs.values(partition, keys, common=BinlogPosition(2, 1))
         assert now is not None
         assert now.position == BinlogPosition(2, 2)
-        assert now.writes[:2] == (Write(key, b"1"), Write(b"{a}none", None))
+        assert now.writes[:2] == (KeyWrite(key, b"1"), KeyWrite(b"{a}none", None))
         assert now.writes[2].expires_ms > 1_700_000_000_000
         assert await kv.binlogs.values(partition, keys, common=BinlogPosition(1, 1)) is None
 

@@ -9,7 +9,7 @@ import redis
 from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.zeppelin.client import AsyncKv, CheckpointGone, CommandRefused, Kv
 from raftwood.zeppelin.client.checkpoints import AsyncCheckpoint
-from raftwood.zeppelin.node.seams import BinlogPosition
+from raftwood.zeppelin.records import BinlogPosition
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.data_node import data_node

@@ -9,12 +9,17 @@ from raftwood.base.errors import (
     TooLarge,
     Unauthenticated,
 )
-from raftwood.zeppelin.client.errors import AnswerLost, CommandRefused
-from raftwood.zeppelin.client.judging import Later, Lost, Moved, NotAsked, judged
-from raftwood.zeppelin.client.nodes import addresses_of
-from raftwood.zeppelin.client.slot_map import SlotMap
-from raftwood.zeppelin.client.words import Word, as_bytes
-from raftwood.zeppelin.resp.arriving import ErrorAnswer
+from raftwood.zeppelin.client.errors import (
+    AnswerLost,
+    CommandRefused,
+    ConnectionEnded,
+    Moved,
+    NotSent,
+    RetryLater,
+    judged,
+)
+from raftwood.zeppelin.client.nodes import SlotMap, addresses_of
+from raftwood.zeppelin.resp import ErrorAnswer, Word, as_bytes
 from raftwood.zeppelin.slots import SLOTS
 
 
@@ -29,11 +34,11 @@ def test_a_move_that_leads_nowhere_is_a_refusal(text: str) -> None:
 
 
 def test_what_passes_is_waited_for() -> None:
-    assert judged(ErrorAnswer("TRYAGAIN soon")) == Later("TRYAGAIN soon")
-    assert judged(ErrorAnswer("CLUSTERDOWN x")) == Later("CLUSTERDOWN x")
-    assert judged(NotAsked("nobody there")) == Later("nobody there")
-    assert judged(ErrorAnswer("NOREPLICAS x")) == Later("NOREPLICAS x", may_be_done=True)
-    assert judged(Lost("ended")) == Later("ended", may_be_done=True)
+    assert judged(ErrorAnswer("TRYAGAIN soon")) == RetryLater("TRYAGAIN soon")
+    assert judged(ErrorAnswer("CLUSTERDOWN x")) == RetryLater("CLUSTERDOWN x")
+    assert judged(NotSent("nobody there")) == RetryLater("nobody there")
+    assert judged(ErrorAnswer("NOREPLICAS x")) == RetryLater("NOREPLICAS x", may_be_done=True)
+    assert judged(ConnectionEnded("ended")) == RetryLater("ended", may_be_done=True)
 
 
 @pytest.mark.parametrize(

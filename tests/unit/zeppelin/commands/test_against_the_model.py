@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from raftwood.net.turns import TurnLimits, Turns
-from raftwood.zeppelin.commands.turn import Turn
+from raftwood.net.listeners import FairScheduler, TurnLimits
+from raftwood.zeppelin.commands.command import Turn
 from raftwood.zeppelin.node.data_connection import DataConnection
 from raftwood.zeppelin.node.data_server import DataServer
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.records import KeyWrite
 from tests.kits.running import run
 from tests.kits.zeppelin.command_kit import BEGIN_MS, CommandHost
 from tests.kits.zeppelin.decoding import decoded
@@ -141,7 +141,7 @@ class ConnectedClient:
         self._sent = Sent()
         server = DataServer(host.view, host.environment)
         # All in one turn of the loop.
-        server.turns = Turns(TurnLimits(pieces_max=1 << 30, turn_ms=3_600_000))
+        server.turns = FairScheduler(TurnLimits(pieces_max=1 << 30, turn_ms=3_600_000))
         self._buffer = server.receive_buffer
         self.connection = DataConnection(server, 1)
         self.connection.connection_made(self._sent)  # type: ignore[arg-type]
@@ -204,17 +204,17 @@ def test_random_commands_over_a_connection_are_answered_as_by_redis(seed: int) -
 
 
 def _relative(self: Turn, key: bytes, data: bytes, expires_ms: int = 0) -> None:
-    self.writes[key] = Write(key, data, expires_ms and expires_ms - self.now_ms)
+    self.writes[key] = KeyWrite(key, data, expires_ms and expires_ms - self.now_ms)
 
 
 def _keeps_what_is_past(self: Turn, key: bytes, data: bytes, expires_ms: int = 0) -> None:
-    self.writes[key] = Write(key, data, 0 if expires_ms <= self.now_ms else expires_ms)
+    self.writes[key] = KeyWrite(key, data, 0 if expires_ms <= self.now_ms else expires_ms)
 
 
 def _forgets_the_end(self: Turn, key: bytes, data: bytes, expires_ms: int = 0) -> None:
     old = self.get(key)
     is_kept = old is not None and old.expires_ms == expires_ms
-    self.writes[key] = Write(key, data, 0 if is_kept else expires_ms)
+    self.writes[key] = KeyWrite(key, data, 0 if is_kept else expires_ms)
 
 
 @pytest.mark.parametrize("mutant", [_relative, _keeps_what_is_past, _forgets_the_end])

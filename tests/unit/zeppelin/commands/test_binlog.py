@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from raftwood.zeppelin.model import NodeId, TableConfig
-from raftwood.zeppelin.node.binlog_readers import FORGOTTEN_NS, READERS_MAX, BinlogReaders
-from raftwood.zeppelin.node.seams import EpochStart, Record, Write, decode_record
+from raftwood.zeppelin.records import (
+    FORGOTTEN_NS,
+    READERS_MAX,
+    BinlogReaders,
+    BinlogRecord,
+    EpochStart,
+    KeyWrite,
+    decode_record,
+)
 from tests.kits.zeppelin.acks import StaticAcks
 from tests.kits.zeppelin.command_kit import CommandClient, CommandHost
 from tests.kits.zeppelin.memory_store import MemoryPartitionStore
@@ -87,7 +94,7 @@ def test_a_position_of_a_binlog_that_was_cut_is_unknown(
 ) -> None:
     store = _store(host)
     for sequence, epoch in enumerate((2, 2, 5), 1):
-        store.commit(Record(epoch, sequence, (Write(b"k%d" % sequence, b"1"),)))
+        store.commit(BinlogRecord(epoch, sequence, (KeyWrite(b"k%d" % sequence, b"1"),)))
     host.view.copy(0).epoch = 5
     assert _read(client, 2, 3) == [b"unknown"]
     assert _read(client, 5, 4) == [b"unknown"]
@@ -115,7 +122,7 @@ def test_purged_records_are_told_so(host: CommandHost, client: CommandClient) ->
     store = _store(host)
     store.epochs = [EpochStart(2, 1)]
     store.epoch, store.first_sequence, store.last_sequence = 2, 8, 7
-    store.commit(Record(2, 8, ()))
+    store.commit(BinlogRecord(2, 8, ()))
     assert _read(client, 0, 0) == _read(client, 2, 5) == [b"purged"]
     assert client("BINLOG", "COMMON", 0, 9, 2, 1) == 8
     assert client("BINLOG", "COMMON", 0, 5, 2, 1) is None
@@ -129,12 +136,12 @@ def test_a_reader_waits_for_records(host: CommandHost) -> None:
         waiting = asyncio.create_task(_ask(client, 1_000))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        _store(host).commit(Record(2, 1, (Write(b"a", b"1"),)))
+        _store(host).commit(BinlogRecord(2, 1, (KeyWrite(b"a", b"1"),)))
         assert b"records" in await waiting
         assert not host.view.copy(0).acks._callers
 
     async def _ask(client: CommandClient, wait_ms: int) -> bytes:
-        from raftwood.zeppelin.commands.execution import execute
+        from raftwood.zeppelin.commands.dispatch import execute
 
         words = ["BINLOG", "READ", "me", 100, wait_ms, 0, 0, 0, 1]
         answer = execute(client.session, [str(word).encode() for word in words])

@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.zeppelin.commands.bulk import BULK_KEYS_MAX
-from raftwood.zeppelin.commands.turn import VALUE_BYTES_MAX
+from raftwood.zeppelin.commands.command import VALUE_BYTES_MAX
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
 from raftwood.zeppelin.slots import place_of_slot, slot_of
 from tests.kits.zeppelin.command_kit import BEGIN_MS, CommandClient, CommandHost

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from raftwood.zeppelin.commands import whole
-from raftwood.zeppelin.commands.patterns import Pattern
-from raftwood.zeppelin.commands.refusals import CLUSTER_DOWN, DONE
-from raftwood.zeppelin.commands.registry import COMMANDS
+from raftwood.zeppelin.commands import keys as keys_module
+from raftwood.zeppelin.commands.command import CLUSTER_DOWN, DONE
+from raftwood.zeppelin.commands.dispatch import COMMANDS
+from raftwood.zeppelin.commands.keys import Pattern
 from raftwood.zeppelin.model import Topology, User
-from raftwood.zeppelin.resp.answers import RESP3
+from raftwood.zeppelin.resp import RESP3
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.zeppelin.command_kit import CommandClient, CommandHost
 from tests.kits.zeppelin.static_view import READER, nodes_of_all, single_node
@@ -184,7 +184,7 @@ def test_many_small_partitions_are_listed_over_many_turns(monkeypatch: pytest.Mo
     for key in keys:
         client("SET", key, 1)
     turns: list[int] = []
-    keys_of = whole._keys_of
+    keys_of = keys_module._keys_of
 
     def spy(*arguments: Any) -> list[bytes]:
         found = keys_of(*arguments)
@@ -197,10 +197,10 @@ def test_many_small_partitions_are_listed_over_many_turns(monkeypatch: pytest.Mo
         turns.append(0)
         begin_turn()
 
-    monkeypatch.setattr(whole, "_keys_of", spy)
+    monkeypatch.setattr(keys_module, "_keys_of", spy)
     monkeypatch.setattr(client.session, "begin_turn", begin)
     assert sorted(client("KEYS", "*")) == sorted(keys)
-    assert max(turns) <= whole.SLICE_KEYS // 8
+    assert max(turns) <= keys_module.SLICE_KEYS // 8
 
 
 def test_a_tag_is_listed_and_deleted(client: CommandClient) -> None:

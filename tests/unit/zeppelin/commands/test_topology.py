@@ -1,8 +1,15 @@
 """The topology in the words of Redis Cluster: neighbours joined, the lost left out."""
 
-from raftwood.zeppelin.commands.topology import info, nodes, redis_id, shards, slot_ranges, slots
+from raftwood.zeppelin.commands.cluster import (
+    info_lines,
+    nodes_answer,
+    redis_id,
+    shards_answer,
+    slot_ranges,
+    slots_answer,
+)
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig, Topology
-from raftwood.zeppelin.resp.answers import RESP3
+from raftwood.zeppelin.resp import RESP3
 from raftwood.zeppelin.slots import SLOTS
 from tests.kits.zeppelin.decoding import decoded
 from tests.kits.zeppelin.static_view import TABLE, node, topology_of
@@ -32,7 +39,7 @@ def test_neighbours_are_one_range_and_a_gap_parts_them() -> None:
 
 
 def test_slots_tell_masters_first() -> None:
-    told = decoded(slots(WORLD, WORLD.tables[TABLE], reads_slaves=False))
+    told = decoded(slots_answer(WORLD, WORLD.tables[TABLE], reads_slaves=False))
     assert told[0] == [
         0,
         8191,
@@ -48,10 +55,10 @@ def test_slots_tell_of_masters_as_slaves_only_to_those_who_read_from_slaves() ->
         Partition(epoch=1, master=A, slaves=(B,)),
         Partition(epoch=1, master=B, slaves=(A,)),
     )
-    told = decoded(slots(world, world.tables[TABLE], reads_slaves=False))
+    told = decoded(slots_answer(world, world.tables[TABLE], reads_slaves=False))
     nodes_told = [[each[1] for each in row[2:]] for row in told]
     assert nodes_told == [[7001], [7002], [7001], [7002]]
-    told = decoded(slots(world, world.tables[TABLE], reads_slaves=True))
+    told = decoded(slots_answer(world, world.tables[TABLE], reads_slaves=True))
     nodes_told = [[each[1] for each in row[2:]] for row in told]
     assert nodes_told == [[7001], [7002], [7001, 7002], [7002, 7001], [7001, 7002], [7002, 7001]]
     slots_told = [slot for row in told for slot in range(row[0], row[1] + 1)]
@@ -59,13 +66,13 @@ def test_slots_tell_of_masters_as_slaves_only_to_those_who_read_from_slaves() ->
 
 
 def test_shards_gather_the_ranges_of_the_same_nodes() -> None:
-    told = decoded(shards(WORLD, WORLD.tables[TABLE], RESP3))
+    told = decoded(shards_answer(WORLD, WORLD.tables[TABLE], RESP3))
     assert [each[b"slots"] for each in told] == [[0, 8191, 12288, 16383]]
     assert [each[b"role"] for each in told[0][b"nodes"]] == [b"master", b"replica"]
 
 
 def test_nodes_have_one_role_each() -> None:
-    lines = decoded(nodes(WORLD, WORLD.tables[TABLE], B)).decode().splitlines()
+    lines = decoded(nodes_answer(WORLD, WORLD.tables[TABLE], B)).decode().splitlines()
     words = [line.split(" ") for line in lines]
     assert [line[0] for line in words] == [redis_id(A), redis_id(B)]
     assert words[0][1:4] == ["127.0.0.1:7001@7001", "master", "-"]
@@ -74,7 +81,7 @@ def test_nodes_have_one_role_each() -> None:
 
 
 def test_a_cluster_with_slots_that_nobody_serves_is_not_well() -> None:
-    told = dict(line.split(":") for line in info(WORLD, WORLD.tables[TABLE]).split())
+    told = dict(line.split(":") for line in info_lines(WORLD, WORLD.tables[TABLE]).split())
     assert told["cluster_state"] == "fail"
     assert told["cluster_slots_assigned"] == str(3 * 4096)
     assert told["cluster_size"] == "1"

@@ -28,11 +28,10 @@ from raftwood.zeppelin.meta.changes import (
 )
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
-from raftwood.zeppelin.meta.keeper import MetaKeeper
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
-from raftwood.zeppelin.meta.state_machine import MetaMachine
+from raftwood.zeppelin.meta.heartbeats import NodeHeartbeat, ReplicaOffset
+from raftwood.zeppelin.meta.state_machine import MetaKeeper, MetaMachine
 from raftwood.zeppelin.model import Migration, NodeId, TableConfig, Topology, User
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
 from tests.kits.zeppelin.meta.tables import A, B, C, registered
@@ -124,18 +123,18 @@ def test_operators_move_replicas() -> None:
 def test_a_heartbeat_gives_a_lease_and_what_is_new() -> None:
     async def body() -> None:
         group, client = await begun()
-        offset = Offset(1, 0, 5, 77)
-        lease = await client.heartbeat(Heartbeat(A, 1, -2, (offset,)), timeout_ms=60_000)
+        offset = ReplicaOffset(1, 0, 5, 77)
+        lease = await client.heartbeat(NodeHeartbeat(A, 1, -2, (offset,)), timeout_ms=60_000)
         assert (lease.lease_ms, lease.heartbeat_ms) == (SETTINGS.lease_ms, SETTINGS.heartbeat_ms)
         topology = applied(Topology(), lease.delta)
         assert topology == group.machine.topology
-        lease = await client.heartbeat(Heartbeat(A, 1, topology.epoch), timeout_ms=60_000)
+        lease = await client.heartbeat(NodeHeartbeat(A, 1, topology.epoch), timeout_ms=60_000)
         assert lease.delta.epoch == topology.epoch
         assert not lease.delta.tables
         with pytest.raises(NotFound, match="register"):
-            await client.heartbeat(Heartbeat(NodeId("x"), 1, 0), timeout_ms=60_000)
+            await client.heartbeat(NodeHeartbeat(NodeId("x"), 1, 0), timeout_ms=60_000)
         with pytest.raises(Conflict, match="register"):
-            await client.heartbeat(Heartbeat(A, 2, 0), timeout_ms=60_000)
+            await client.heartbeat(NodeHeartbeat(A, 2, 0), timeout_ms=60_000)
 
     in_virtual_time(body())
 
@@ -145,16 +144,16 @@ def test_a_node_that_is_down_gets_no_lease_until_that_is_undone() -> None:
         group, client = await begun()
         moment = None
         for _ in range(8):
-            told = Heartbeat(B, 1, 1, after=moment)
+            told = NodeHeartbeat(B, 1, 1, after=moment)
             moment = (await client.heartbeat(told, timeout_ms=60_000)).moment
             group.plan()
             group.now_ms += 500
         assert not group.machine.topology.nodes[A].is_up
         assert all(each.master != A for each in group.machine.topology.tables["t"].partitions)
-        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
+        assert (await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
         group.plan()
         assert group.machine.topology.nodes[A].is_up
-        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
+        assert (await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
 
     in_virtual_time(body())
 
@@ -162,11 +161,11 @@ def test_a_node_that_is_down_gets_no_lease_until_that_is_undone() -> None:
 def test_only_the_leader_hears_and_each_term_begins_anew() -> None:
     async def body() -> None:
         group, client = await begun()
-        await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)
+        await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)
         assert list(await client.reports()) == [A]
         group.term = None
         with pytest.raises(NotLeader):
-            await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)
+            await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)
         assert group.machine.plan() == ()
         assert (await client.topology()).tables, "others answer what is replicated"
         group.term = 3
@@ -181,7 +180,7 @@ def test_a_leader_that_was_stopped_for_a_while_blames_nobody_for_it() -> None:
     async def body() -> None:
         group, client = await begun()
         for node in (A, B):
-            await client.heartbeat(Heartbeat(node, 1, 1), timeout_ms=60_000)
+            await client.heartbeat(NodeHeartbeat(node, 1, 1), timeout_ms=60_000)
         group.plan()
         group.now_ms += 60_000
         assert group.machine.plan() == ()
@@ -200,11 +199,11 @@ def test_a_node_that_is_being_declared_down_gets_no_lease_however_long_that_take
         group.now_ms += 60_000
         # The proposal has not come back; it may still be carried out.
         assert NodeDown(A, 1) in group.machine.plan()
-        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
+        assert (await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
         await client.apply(*pending)
-        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
+        assert (await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms == 0
         group.plan()
-        assert (await client.heartbeat(Heartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
+        assert (await client.heartbeat(NodeHeartbeat(A, 1, 1), timeout_ms=60_000)).lease_ms
 
     in_virtual_time(body())
 
@@ -234,13 +233,13 @@ def test_a_watch_tells_what_changes_and_outlives_a_leader() -> None:
 def test_it_can_be_waited_for_that_all_nodes_have_applied_an_epoch() -> None:
     async def body() -> None:
         _, client = await begun()
-        await client.heartbeat(Heartbeat(A, 1, 2), timeout_ms=60_000)
+        await client.heartbeat(NodeHeartbeat(A, 1, 2), timeout_ms=60_000)
         with pytest.raises(DeadlineExceeded, match="nodes b have not applied epoch 2"):
             await client.wait_applied(2, timeout_ms=20)
         waiting = asyncio.create_task(client.wait_applied(2))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        await client.heartbeat(Heartbeat(B, 1, 2), timeout_ms=60_000)
+        await client.heartbeat(NodeHeartbeat(B, 1, 2), timeout_ms=60_000)
         await waiting
 
     in_virtual_time(body())
@@ -272,7 +271,7 @@ def test_the_keeper_proposes_what_is_planned_where_its_store_leads() -> None:
         await keeper.work()
         moment = None
         for _ in range(7):
-            told = Heartbeat(B, 1, 1, after=moment)
+            told = NodeHeartbeat(B, 1, 1, after=moment)
             moment = (await client.heartbeat(told, timeout_ms=60_000)).moment
             group.now_ms += 500
             await keeper.work()

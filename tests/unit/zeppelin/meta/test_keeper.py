@@ -5,10 +5,10 @@ from typing import Any
 
 from raftwood.zeppelin.meta.changes import BeginHandover, encode_batch
 from raftwood.zeppelin.meta.client import MetaClient
-from raftwood.zeppelin.meta.heard import Heartbeat, Offset
-from raftwood.zeppelin.meta.keeper import MetaKeeper
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.heartbeats import NodeHeartbeat, ReplicaOffset
+from raftwood.zeppelin.meta.state_machine import MetaKeeper
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, GroupInMemory
 from tests.kits.zeppelin.meta.tables import A, B, registered
@@ -22,9 +22,9 @@ class Kept(GroupInMemory):
 
     async def tell(self, node: NodeId, sequence: int, applied: int | None = None) -> None:
         table = self.machine.topology.tables["t"]
-        offset = Offset(table.incarnation, 0, 1, sequence, contact_ms=0)
+        offset = ReplicaOffset(table.incarnation, 0, 1, sequence, contact_ms=0)
         epoch = self.machine.topology.epoch if applied is None else applied
-        heartbeat = Heartbeat(node, 1, epoch, (offset,))
+        heartbeat = NodeHeartbeat(node, 1, epoch, (offset,))
         await MetaClient(self, GROUP).heartbeat(heartbeat, timeout_ms=1_000)
 
     @property

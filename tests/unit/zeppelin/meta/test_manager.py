@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import Conflict, DeadlineExceeded, NotFound, Unavailable
-from raftwood.zeppelin.meta import manager
+from raftwood.zeppelin.meta import manager, plans
 from raftwood.zeppelin.meta.changes import Change, CreateTable, Migrate, SetMaster, encode_batch
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.manager import ClusterManager
-from raftwood.zeppelin.meta.plans import orders
-from raftwood.zeppelin.meta.plans.plan import Plan
-from raftwood.zeppelin.meta.plans.progress import Progress
+from raftwood.zeppelin.meta.plans import ClusterPlan
+from raftwood.zeppelin.meta.progress import MigrationProgress
 from raftwood.zeppelin.model import TableConfig, Topology
 from tests.kits.running import in_virtual_time
 from tests.kits.zeppelin.meta.group_in_memory import GROUP, Command, GroupInMemory
@@ -60,10 +59,10 @@ async def test_an_order_is_planned_anew_while_the_topology_changes() -> None:
     group = Group()
     changes: list[Change] = [registered(C, run=2), registered(C, run=3)]
 
-    def planner(topology: Topology) -> Plan:
+    def planner(topology: Topology) -> ClusterPlan:
         if changes:
             group.change(changes.pop())
-        return orders.balance(topology)
+        return plans.balance(topology)
 
     plan, order = await group.manager.order(planner)
     found = await group.manager.progress(order)
@@ -78,7 +77,7 @@ async def test_who_waits_is_told_and_gives_up_in_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(manager, "_POLL_S", 0.001)
     group = Group()
     order = await group.manager.submit(await group.manager.plan_expand([D]))
-    told: list[Progress] = []
+    told: list[MigrationProgress] = []
     group.failures.append(Unavailable("nobody leads"))
     with pytest.raises(DeadlineExceeded, match="goes on"):
         await group.manager.wait(order, timeout_s=0.02, told=told.append)
@@ -95,7 +94,7 @@ async def test_who_waits_is_told_and_gives_up_in_time(monkeypatch: pytest.Monkey
 async def test_a_plan_with_nothing_in_it_changes_nothing() -> None:
     group = Group()
     before = group.machine.topology
-    assert await group.manager.submit(Plan(epoch=before.epoch, changes=())) == before.epoch
+    assert await group.manager.submit(ClusterPlan(epoch=before.epoch, changes=())) == before.epoch
     with pytest.raises(NotFound):
         await group.manager.cancel(table="t")
     assert group.machine.topology is before

@@ -18,8 +18,7 @@ from raftwood.zeppelin.meta.changes import (
     RemoveTarget,
     SlowDown,
 )
-from raftwood.zeppelin.meta.heard import Reign
-from raftwood.zeppelin.meta.queue import Queue
+from raftwood.zeppelin.meta.heartbeats import LeaderTerm, MigrationQueue
 from raftwood.zeppelin.model import Gap, Migration, NodeId, Partition, PartitionId, PartitionState
 from tests.kits.zeppelin.meta.leader import SETTINGS, Leader
 from tests.kits.zeppelin.meta.tables import A, B, C, D, E, make, partition, registered, state_with
@@ -45,7 +44,7 @@ class Moving(Leader):
 
     def lead_anew(self) -> None:
         """Another leader, who has heard nothing yet."""
-        self.reign = Reign(self.reign.term + 1, self.now_ms)
+        self.reign = LeaderTerm(self.reign.term + 1, self.now_ms)
         self.reign.note(self.state.topology, self.now_ms)
         self.answered.clear()
 
@@ -385,7 +384,7 @@ def test_a_slave_that_was_waited_for_moves_without_a_freeze() -> None:
 
 
 def test_those_that_cannot_begin_hold_up_nobody_behind_them() -> None:
-    queue = Queue()
+    queue = MigrationQueue()
     for number in range(2_500):
         moved = Migration(source=A, target=D, plan=5 + (number == 7))
         queue.note(PartitionId(1, number), "t", Partition(epoch=5, master=A, migration=moved))

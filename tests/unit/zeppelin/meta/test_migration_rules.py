@@ -21,7 +21,7 @@ from raftwood.zeppelin.meta.changes import (
     SetMaster,
     SlowDown,
 )
-from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import Migration, PartitionState
 from tests.kits.zeppelin.meta.tables import (
     A,
@@ -37,7 +37,7 @@ from tests.kits.zeppelin.meta.tables import (
 )
 
 
-def with_spare(**config: int) -> MetaState:
+def with_spare(**config: int) -> TopologyState:
     """A partition on a (its master) and b; d has nothing."""
     state = state_with(A, B, **config)
     make(state, registered(D))

@@ -6,24 +6,24 @@ import pytest
 
 from raftwood.base.errors import Unavailable
 from raftwood.zeppelin.meta.changes import ChangeMaster, CreateTable, NodeDown
-from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import NodeId, Partition, TableConfig
 from tests.kits.zeppelin.meta.tables import make, refusal, registered
 
 
-def cluster(nodes: int, domains: int) -> MetaState:
-    state = MetaState()
+def cluster(nodes: int, domains: int) -> TopologyState:
+    state = TopologyState()
     for each in range(nodes):
         make(state, registered(NodeId(f"n{each}"), domain=f"d{each % domains}"))
     return state
 
 
-def spread(counted: "Counter[NodeId]", state: MetaState) -> int:
+def spread(counted: "Counter[NodeId]", state: TopologyState) -> int:
     counts = [counted[node] for node in state.topology.nodes]
     return max(counts) - min(counts)
 
 
-def partitions(state: MetaState, table: str) -> tuple[Partition, ...]:
+def partitions(state: TopologyState, table: str) -> tuple[Partition, ...]:
     return state.topology.tables[table].partitions
 
 
@@ -57,7 +57,7 @@ def test_replicas_are_in_as_many_domains_as_there_are(nodes: int, domains: int) 
 
 def test_so_many_partitions_that_stores_would_stand_still_are_refused() -> None:
     names = [NodeId(f"n{number}") for number in range(100)]
-    state = MetaState()
+    state = TopologyState()
     make(state, *(registered(name) for name in names))
     refused = refusal(state, CreateTable("t", TableConfig(partitions=4_000)))
     assert "give 2621 at the most" in refused.message

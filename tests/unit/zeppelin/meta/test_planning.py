@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raftwood.zeppelin.meta import planning
+from raftwood.zeppelin.meta import state_machine
 from raftwood.zeppelin.meta.changes import (
     AddSlave,
     BeginHandover,
@@ -19,9 +19,15 @@ from raftwood.zeppelin.meta.changes import (
     RemoveSlave,
     SetMaster,
 )
-from raftwood.zeppelin.meta.heard import PAUSE_MS_FIRST, Heartbeat, Moment, Offset, Reign
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.heartbeats import (
+    PAUSE_MS_FIRST,
+    LeaderMoment,
+    LeaderTerm,
+    NodeHeartbeat,
+    ReplicaOffset,
+)
 from raftwood.zeppelin.model import NodeId, PartitionId, PartitionState
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 from tests.kits.zeppelin.meta.leader import DOWN_MS, SETTINGS, Leader, led
 from tests.kits.zeppelin.meta.tables import A, B, C, make, partition, registered, state_with
 
@@ -140,12 +146,12 @@ def test_a_word_that_was_long_on_its_way_says_nothing_of_now() -> None:
     leader.tell(B, 150)
     leader.tell(C, 200)
     leader.pass_time(1_000, A, B)
-    old = Heartbeat(C, 1, epoch, (Offset(incarnation, 0, 1, 100),), leader.answered[C])
+    old = NodeHeartbeat(C, 1, epoch, (ReplicaOffset(incarnation, 0, 1, 100),), leader.answered[C])
     leader.pass_time(DOWN_MS, B)
     assert leader.reign.hear(old, leader.now_ms), "it is alive"
     assert leader.carry_out() == (NodeDown(A, 1),), "what C has got since, nobody knows"
     leader.pass_time(500, B, C)
-    leader.answered[C] = Moment(leader.reign.term, leader.now_ms)
+    leader.answered[C] = LeaderMoment(leader.reign.term, leader.now_ms)
     leader.pass_time(500, B, C)
     assert not leader.reign.hear(old, leader.now_ms), "it was overtaken"
     leader.carry_out()
@@ -170,9 +176,9 @@ def test_a_contact_is_as_old_as_the_word_that_tells_of_it() -> None:
     asked = leader.answered[B]
     leader.pass_time(DOWN_MS + 1_000, A)
     incarnation = leader.state.topology.tables["t"].incarnation
-    told = (Offset(incarnation, 0, 1, 100, contact_ms=0),)
+    told = (ReplicaOffset(incarnation, 0, 1, 100, contact_ms=0),)
     leader.carry_out()
-    leader.reign.hear(Heartbeat(B, 1, leader.state.topology.epoch, told, asked), leader.now_ms)
+    leader.reign.hear(NodeHeartbeat(B, 1, leader.state.topology.epoch, told, asked), leader.now_ms)
     leader.carry_out()
     assert partition(leader.state).lagging == (B,)
 
@@ -222,7 +228,7 @@ def test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile() -> None:
     leader.pass_time(DOWN_MS, B)
     changes = leader.plan()
     assert NodeDown(A, 1) in changes
-    heartbeat = Heartbeat(A, 1, 5, after=leader.answered[A])
+    heartbeat = NodeHeartbeat(A, 1, 5, after=leader.answered[A])
     assert not leader.reign.hear(heartbeat, leader.now_ms), "two could be master at once"
     assert NodeDown(A, 1) in leader.plan(), "until it is known what came of it"
     make(leader.state, *changes)
@@ -354,7 +360,7 @@ def test_a_hand_over_is_given_up_in_time_and_not_begun_again_at_once() -> None:
 
 
 def test_each_hand_over_in_vain_is_followed_by_a_longer_pause() -> None:
-    reign = Reign(1, 0)
+    reign = LeaderTerm(1, 0)
     key, most = PartitionId(1, 0), SETTINGS.handover_pause_ms
     now, lengths = 0, []
     for _ in range(7):
@@ -402,8 +408,8 @@ def test_a_slave_that_was_just_added_is_no_candidate() -> None:
 
 
 def test_many_partitions_are_planned_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "LOOKED_AT_MAX", 2)
-    monkeypatch.setattr(planning, "FAILOVERS_MAX", 3)
+    monkeypatch.setattr(state_machine, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(state_machine, "FAILOVERS_MAX", 3)
     leader = led(A, B, partitions=14)
     for number in range(14):
         leader.tell(B, number=number, lag_bytes=1 << 40)

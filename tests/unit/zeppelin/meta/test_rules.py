@@ -33,7 +33,7 @@ from raftwood.zeppelin.meta.changes import (
     SetReads,
 )
 from raftwood.zeppelin.meta.deltas import applied
-from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import (
     EPOCH_NO_TABLE,
     EPOCH_NONE,
@@ -58,7 +58,7 @@ SINGLE = TableConfig(partitions=1, replicas=1)
 
 
 def test_epochs_begin_below_all_tables_and_go_up_by_one_with_each_batch() -> None:
-    state = MetaState()
+    state = TopologyState()
     assert state.topology.epoch == EPOCH_NONE
     assert make(state, registered(A)) == EPOCH_NO_TABLE
     assert make(state, registered(B), registered(C)) == 1

@@ -39,8 +39,8 @@ from raftwood.zeppelin.meta.changes import (
     decode_batch,
     encode_batch,
 )
-from raftwood.zeppelin.meta.draft import Draft
-from raftwood.zeppelin.meta.rules import MetaState
+from raftwood.zeppelin.meta.partition_rules import TopologyDraft
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import (
     NodeAddresses,
     NodeId,
@@ -143,7 +143,7 @@ class Followed:
     """A state, whoever follows it by deltas, and what was seen of it."""
 
     def __init__(self) -> None:
-        self.state = MetaState(history_max=HISTORY_MAX)
+        self.state = TopologyState(history_max=HISTORY_MAX)
         self.follower = Topology()
         self.incarnations: dict[int, str] = {}
         self.made = 0
@@ -248,7 +248,7 @@ def test_random_changes_keep_what_must_hold(seed: int) -> None:
 
 
 def test_a_delta_from_every_epoch_leads_to_the_present() -> None:
-    changes, state = RandomChanges(9), MetaState(history_max=HISTORY_MAX)
+    changes, state = RandomChanges(9), TopologyState(history_max=HISTORY_MAX)
     known = [state.topology]
     for _ in range(400):
         state.apply(changes.batch(state.topology))
@@ -265,9 +265,9 @@ def test_a_delta_from_every_epoch_leads_to_the_present() -> None:
 
 def test_a_rule_that_compares_the_wrong_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Draft, "planned", lambda self, table, number, _: self.partition(table, number)
+        TopologyDraft, "planned", lambda self, table, number, _: self.partition(table, number)
     )
-    monkeypatch.setattr(Draft, "is_up", lambda _self, _node: True)
+    monkeypatch.setattr(TopologyDraft, "is_up", lambda _self, _node: True)
     with pytest.raises(AssertionError):
         for seed in range(5):
             live_through(seed)

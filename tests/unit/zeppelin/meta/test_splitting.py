@@ -3,7 +3,7 @@
 import pytest
 
 from raftwood.base.errors import Conflict, InvalidInput, NotFound, Overloaded
-from raftwood.zeppelin.meta import rules
+from raftwood.zeppelin.meta import topology_state
 from raftwood.zeppelin.meta.changes import (
     BeginHandover,
     BeginSplit,
@@ -17,9 +17,9 @@ from raftwood.zeppelin.meta.changes import (
     NodeDown,
 )
 from raftwood.zeppelin.meta.deltas import applied
-from raftwood.zeppelin.meta.heard import Reign
-from raftwood.zeppelin.meta.rules import MetaState
-from raftwood.zeppelin.meta.split_rules import unsplit
+from raftwood.zeppelin.meta.heartbeats import LeaderTerm
+from raftwood.zeppelin.meta.partition_rules import unsplit
+from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import NodeId, Parent, PartitionState, TableConfig, Topology
 from tests.kits.zeppelin.meta.leader import SETTINGS, Leader
 from tests.kits.zeppelin.meta.tables import (
@@ -35,7 +35,7 @@ from tests.kits.zeppelin.meta.tables import (
 )
 
 
-def begun(number: int = 0, **config: int) -> MetaState:
+def begun(number: int = 0, **config: int) -> TopologyState:
     """A table that doubles, with one partition that is about to be split."""
     state = state_with(A, B, **config)
     make(state, DoublePartitions("t"))
@@ -131,7 +131,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_there_are_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_with(A, partitions=4096)
     assert isinstance(refusal(state, DoublePartitions("t")), InvalidInput)
-    monkeypatch.setattr(rules, "PARTITIONS_MAX", 9)
+    monkeypatch.setattr(topology_state, "PARTITIONS_MAX", 9)
     state = state_with(A, partitions=5)
     assert isinstance(refusal(state, DoublePartitions("t")), Overloaded)
     state = state_with(A, partitions=4)
@@ -159,7 +159,7 @@ class Doubling(Leader):
         return [type(each) for each in self.carry_out() if type(each).__name__ != "MarkSlaves"]
 
     def lead_anew(self) -> None:
-        self.reign = Reign(self.reign.term + 1, self.now_ms)
+        self.reign = LeaderTerm(self.reign.term + 1, self.now_ms)
         self.reign.note(self.state.topology, self.now_ms)
         self.answered.clear()
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from raftwood.zeppelin.node.acks import Acks
-from raftwood.zeppelin.node.held_answers import NOT_ACKED, Held, HeldAnswers
+from raftwood.zeppelin.node.data_connection import NOT_ACKED, HeldAnswer, HeldAnswers
+from raftwood.zeppelin.records import Acks
 
 
 def test_everyone_who_waits_is_called_once_and_in_time() -> None:
@@ -56,7 +56,7 @@ def test_a_client_whose_write_is_never_done_leaves_nothing_behind(leaves: str) -
     acks = Acks(is_immediate=False, count=lambda _: 0)
     for _ in range(1000):
         held = HeldAnswers(lambda: None)
-        held.hold(Held([b"+OK\r\n"], [(0, acks, 7, False)], deadline=5.0))
+        held.hold(HeldAnswer([b"+OK\r\n"], [(0, acks, 7, False)], deadline=5.0))
         if leaves == "by its deadline":
             assert held.take(5.0) == [NOT_ACKED]
         else:

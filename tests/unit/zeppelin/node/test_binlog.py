@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from raftwood.disk.segment_log import Run
-from raftwood.simulation.loop import SimulatedLoop
+from raftwood.testing.loop import SimulatedLoop
 from raftwood.zeppelin.node.binlog import Binlog
-from raftwood.zeppelin.node.overlay import Overlay
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.readable_partition import Overlay
+from raftwood.zeppelin.records import KeyWrite
 from tests.kits.running import in_virtual_time, until
 from tests.kits.turns import counting
 
@@ -82,7 +82,7 @@ def test_what_a_cache_forgets_is_freed_before_the_next_generation_is_full() -> N
     overlay = Overlay(100_000)
     for number in range(2_000):
         key = b"%d" % number
-        write = Write(key, b"v" * 100)
+        write = KeyWrite(key, b"v" * 100)
         overlay.unapplied.clear()
         overlay.put([write])
         was_forgotten, was_young = len(overlay._forgotten), len(overlay.young)

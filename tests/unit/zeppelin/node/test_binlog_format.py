@@ -5,26 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
-from raftwood.zeppelin.node.binlog_format import (
-    Run,
-    decode_records,
-    decode_run,
-    encode_run,
-    hour_of,
-)
-from raftwood.zeppelin.node.seams import Record, Write, encode_record
+from raftwood.zeppelin.node.binlog import BinlogRun, decode_records, decode_run, encode_run, hour_of
+from raftwood.zeppelin.records import BinlogRecord, KeyWrite, encode_record
 
 WRITES = st.builds(
-    Write, st.binary(max_size=9), st.none() | st.binary(max_size=20), st.integers(0, 2**62)
+    KeyWrite, st.binary(max_size=9), st.none() | st.binary(max_size=20), st.integers(0, 2**62)
 )
 ORIGINS = st.none() | st.tuples(st.binary(max_size=4), st.integers(0, 2**62))
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[Record]:
+def runs(draw: st.DrawFn) -> list[BinlogRecord]:
     epoch, first = draw(st.integers(0, 2**40)), draw(st.integers(1, 2**40))
     return [
-        Record(
+        BinlogRecord(
             epoch,
             sequence,
             tuple(draw(st.lists(WRITES, max_size=3))),
@@ -35,7 +29,7 @@ def runs(draw: st.DrawFn) -> list[Record]:
     ]
 
 
-def encoded(records: list[Record]) -> bytes:
+def encoded(records: list[BinlogRecord]) -> bytes:
     return encode_run(
         epoch=records[0].epoch,
         first_sequence=records[0].sequence,
@@ -44,12 +38,12 @@ def encoded(records: list[Record]) -> bytes:
 
 
 @given(records=runs())
-def test_a_run_comes_back(records: list[Record]) -> None:
+def test_a_run_comes_back(records: list[BinlogRecord]) -> None:
     assert decode_records(decode_run(encoded(records))) == records
 
 
 @given(records=runs(), data=st.data())
-def test_any_changed_byte_is_damage(records: list[Record], data: st.DataObject) -> None:
+def test_any_changed_byte_is_damage(records: list[BinlogRecord], data: st.DataObject) -> None:
     run = bytearray(encoded(records))
     run[data.draw(st.integers(0, len(run) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises((StoreDamaged, UnsupportedVersion)):
@@ -57,7 +51,7 @@ def test_any_changed_byte_is_damage(records: list[Record], data: st.DataObject) 
 
 
 @given(records=runs(), data=st.data())
-def test_a_run_that_was_cut_is_damage(records: list[Record], data: st.DataObject) -> None:
+def test_a_run_that_was_cut_is_damage(records: list[BinlogRecord], data: st.DataObject) -> None:
     run = encoded(records)
     with pytest.raises(StoreDamaged):
         decode_run(run[: data.draw(st.integers(0, len(run) - 1))])
@@ -65,8 +59,8 @@ def test_a_run_that_was_cut_is_damage(records: list[Record], data: st.DataObject
 
 def test_a_run_stands_as_it_always_did() -> None:
     records = [
-        Record(3, 9, (Write(b"k", b"v"), Write(b"gone", None))),
-        Record(3, 10, (Write(b"t", b"v", 1_700_000_000_000),), True, (b"client", 5)),
+        BinlogRecord(3, 9, (KeyWrite(b"k", b"v"), KeyWrite(b"gone", None))),
+        BinlogRecord(3, 10, (KeyWrite(b"t", b"v", 1_700_000_000_000),), True, (b"client", 5)),
     ]
     assert encoded(records).hex() == (
         "52575a42"
@@ -91,19 +85,19 @@ def test_a_run_knows_the_hour_of_its_writing() -> None:
 
 
 def test_a_newer_version_is_refused() -> None:
-    run = bytearray(encoded([Record(1, 1, ())]))
+    run = bytearray(encoded([BinlogRecord(1, 1, ())]))
     run[4] = 2
     with pytest.raises(UnsupportedVersion, match="format 2"):
         decode_run(bytes(run))
 
 
-@pytest.mark.parametrize("record", [Record(1, 3, ()), Record(2, 2, ())])
-def test_a_record_in_anothers_place_is_damage(record: Record) -> None:
-    run = Run(1, 2, [encode_record(record)])
+@pytest.mark.parametrize("record", [BinlogRecord(1, 3, ()), BinlogRecord(2, 2, ())])
+def test_a_record_in_anothers_place_is_damage(record: BinlogRecord) -> None:
+    run = BinlogRun(1, 2, [encode_record(record)])
     with pytest.raises(StoreDamaged, match="stands where 2 of epoch 1 should"):
         decode_records(run)
 
 
 def test_a_record_that_cannot_be_read_is_damage() -> None:
     with pytest.raises(StoreDamaged, match="cannot be read"):
-        decode_records(Run(1, 1, [b"\xc1"]))
+        decode_records(BinlogRun(1, 1, [b"\xc1"]))

@@ -9,11 +9,14 @@ import pytest
 from raftwood.base.errors import Overloaded, ShuttingDown, Unavailable
 from raftwood.zeppelin.model import NodeId, Parent, Partition, Table, TableConfig, Topology
 from raftwood.zeppelin.node import checkpoints as subject
-from raftwood.zeppelin.node.checkpoint_reading import Wanted
-from raftwood.zeppelin.node.checkpoints import Checkpoint, Checkpoints
-from raftwood.zeppelin.node.seams import BinlogPosition, Write
-from raftwood.zeppelin.node.shares import shares_of
+from raftwood.zeppelin.node.checkpoints import (
+    PageRequest,
+    PartitionCheckpoint,
+    PartitionCheckpoints,
+)
+from raftwood.zeppelin.node.readable_partition import shares_of
 from raftwood.zeppelin.pages import Page
+from raftwood.zeppelin.records import BinlogPosition, KeyWrite
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.zeppelin.stores import (
     PARTITION,
@@ -27,7 +30,7 @@ from tests.kits.zeppelin.stores import (
 )
 
 TTL_MS = 60_000
-ALL = Wanted()
+ALL = PageRequest()
 TABLE = Table(
     name="t",
     incarnation=PARTITION.incarnation,
@@ -50,12 +53,16 @@ class _View:
         await asyncio.sleep(timeout_s)
 
 
-def kept(place: Place, view: _View | None = None) -> Checkpoints:
-    return Checkpoints(view or _View(), place.environment, place.engines)
+def kept(place: Place, view: _View | None = None) -> PartitionCheckpoints:
+    return PartitionCheckpoints(view or _View(), place.environment, place.engines)
 
 
 async def all_of(
-    checkpoints: Checkpoints, one: Checkpoint, wanted: Wanted = ALL, *, bytes_max: int = 1 << 20
+    checkpoints: PartitionCheckpoints,
+    one: PartitionCheckpoint,
+    wanted: PageRequest = ALL,
+    *,
+    bytes_max: int = 1 << 20,
 ) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     cursor = b""
@@ -83,7 +90,7 @@ async def stays_as_it_was(place: Place) -> None:
     put(store, b"plain0", b"later")
     commit(store, flushes=True)
     another = await checkpoints.begin(store, TABLE, PARTITION.number, ttl_ms=TTL_MS)
-    commit(store, Write(b"behind", b"x"), epoch=9)
+    commit(store, KeyWrite(b"behind", b"x"), epoch=9)
     await store.rewind(after=at.sequence - 1, values=(), until=BinlogPosition(9, 5))
     assert await all_of(checkpoints, one) == before
     assert await all_of(checkpoints, one, bytes_max=700) == before
@@ -107,16 +114,16 @@ def test_keys_are_told_by_tag_prefix_and_slot() -> None:
             put(store, key, b"of " + key)
         one = await checkpoints.begin(store, TABLE, PARTITION.number, ttl_ms=TTL_MS)
 
-        async def told(wanted: Wanted) -> list[bytes]:
+        async def told(wanted: PageRequest) -> list[bytes]:
             return sorted(await all_of(checkpoints, one, wanted, bytes_max=10))
 
         assert await told(ALL) == sorted(keys)
-        assert await told(Wanted(tag=b"a")) == [b"user:{a}1", b"{a}1", b"{a}2"]
-        assert await told(Wanted(tag=b"a", prefix=b"{a}")) == [b"{a}1", b"{a}2"]
-        assert await told(Wanted(prefix=b"user:")) == [b"user:1", b"user:{a}1", b"user:\xff"]
-        assert await told(Wanted(prefix=b"user:\xff")) == [b"user:\xff"]
-        assert await told(Wanted(prefix=b"user:{a}")) == [b"user:{a}1"]
-        assert await told(Wanted(prefix=b"none")) == []
+        assert await told(PageRequest(tag=b"a")) == [b"user:{a}1", b"{a}1", b"{a}2"]
+        assert await told(PageRequest(tag=b"a", prefix=b"{a}")) == [b"{a}1", b"{a}2"]
+        assert await told(PageRequest(prefix=b"user:")) == [b"user:1", b"user:{a}1", b"user:\xff"]
+        assert await told(PageRequest(prefix=b"user:\xff")) == [b"user:\xff"]
+        assert await told(PageRequest(prefix=b"user:{a}")) == [b"user:{a}1"]
+        assert await told(PageRequest(prefix=b"none")) == []
         await checkpoints.close()
         await node.close()
 
@@ -207,11 +214,11 @@ def test_so_many_checkpoints_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatc
         node, store = await place.open_one()
         checkpoints = kept(place)
 
-        async def begin() -> Checkpoint:
+        async def begin() -> PartitionCheckpoint:
             return await checkpoints.begin(store, TABLE, PARTITION.number, ttl_ms=TTL_MS)
 
         begun = await asyncio.gather(*(begin() for _ in range(3)), return_exceptions=True)
-        taken = [each for each in begun if isinstance(each, Checkpoint)]
+        taken = [each for each in begun if isinstance(each, PartitionCheckpoint)]
         assert len(taken) == 2
         assert [type(each) for each in begun if each not in taken] == [Overloaded]
         await checkpoints.end(taken[0])

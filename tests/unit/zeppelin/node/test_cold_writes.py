@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.errors import StoreDamaged
-from raftwood.zeppelin.node.node_store import NodeStore
-from raftwood.zeppelin.node.seams import Write
+from raftwood.zeppelin.node.engine import DATA_START, engine_key
+from raftwood.zeppelin.node.store import NodeStore
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.node.values import DATA_START, engine_key
+from raftwood.zeppelin.records import KeyWrite
 from tests.kits.zeppelin.engines import FileEngine
 from tests.kits.zeppelin.stores import (
     Place,
@@ -70,14 +70,14 @@ def test_what_cold_keys_had_is_fetched_beside_the_loop_and_counted(
     async def scenario(place: Place) -> None:
         node, store = await reopened(place)
         fetched = never_read_on_the_loop(store, monkeypatch)
-        writes = [Write(key, None if at % 5 == 0 else b"new") for at, key in enumerate(KEYS)]
-        commit(store, *writes, Write(b"another", b"new"))
+        writes = [KeyWrite(key, None if at % 5 == 0 else b"new") for at, key in enumerate(KEYS)]
+        commit(store, *writes, KeyWrite(b"another", b"new"))
         await store.settle()
         assert fetched
         check_kept_up(store.engine)
         assert await store.count() == len(KEYS) - len(KEYS) // 5 + 1
         fetched.clear()
-        commit(store, *[Write(key, b"newer") for key in KEYS])
+        commit(store, *[KeyWrite(key, b"newer") for key in KEYS])
         await store.settle()
         assert fetched == []  # memory has all of them now
         check_kept_up(store.engine)
@@ -128,7 +128,7 @@ def test_what_is_written_beside_a_fetch_makes_it_void() -> None:
         engine.trim(range(0), start=DATA_START, pairs_max=10_000)
         await fetching
         assert engine.look_up(KEYS) == []  # gone, and looked up anew
-        commit(store, *[Write(key, b"new") for key in KEYS])
+        commit(store, *[KeyWrite(key, b"new") for key in KEYS])
         await store.settle()
         check_kept_up(engine)
         assert engine.state.keys == len(KEYS)
@@ -181,7 +181,7 @@ def test_damage_that_a_fetch_finds_is_told_as_that_of_a_read(
 def test_a_partition_that_is_given_up_leaves_no_fetch_behind() -> None:
     async def scenario(place: Place) -> None:
         node, store = await reopened(place)
-        commit(store, *[Write(key, b"new") for key in KEYS])
+        commit(store, *[KeyWrite(key, b"new") for key in KEYS])
         kv = store.engine.kv
         assert isinstance(kv, FileEngine)
         await store._binlog.sync()

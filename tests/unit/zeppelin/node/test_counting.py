@@ -7,10 +7,16 @@ from pathlib import Path
 import msgspec
 
 from raftwood.base.seams import Put
-from raftwood.zeppelin.node.engine_state import EngineState, encode_state
-from raftwood.zeppelin.node.partition_engine import PartitionEngine
-from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.node.values import DATA_START, STATE_KEY, ending, landmark
+from raftwood.zeppelin.node.engine import (
+    DATA_START,
+    STATE_KEY,
+    EngineState,
+    PartitionEngine,
+    encode_state,
+    ending,
+    landmark,
+)
+from raftwood.zeppelin.records import KeyWrite
 from tests.kits.zeppelin.stores import (
     Place,
     check_kept_up,
@@ -68,7 +74,7 @@ def test_a_partition_counts_by_itself_when_it_is_looked_after() -> None:
         await store.maintain()
         assert await store.count() == 50
         _forget_counts(store.engine)
-        commit(store, Write(b"k", b"v"), flushes=True)
+        commit(store, KeyWrite(b"k", b"v"), flushes=True)
         assert await store.count() == 1  # what is empty is counted
         await node.close()
 
@@ -108,7 +114,7 @@ def test_a_random_key_is_about_as_likely_as_any_other(tmp_path: Path) -> None:
         node, store = await place.open_one()
         keys = [b"user:%08d" % number for number in range(4_000)]
         for first in range(0, len(keys), 500):
-            commit(store, *(Write(key, b"v") for key in keys[first : first + 500]))
+            commit(store, *(KeyWrite(key, b"v") for key in keys[first : first + 500]))
         assert await store.count() == len(keys)
         rng = random.Random(7)
         found = Counter(store.random_key(rng, now_ms=NOW) for _ in range(4_000))

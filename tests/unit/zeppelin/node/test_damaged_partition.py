@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.errors import StoreDamaged
-from raftwood.simulation import Machine
-from raftwood.zeppelin.node.engine_state import LOST
+from raftwood.testing import Machine
+from raftwood.zeppelin.node.engine import LOST
 from tests.kits.zeppelin.engines import PAIRS
 from tests.kits.zeppelin.node_cluster import Cluster, scene
 from tests.kits.zeppelin.simulation.node import FOLDER, NodeMachine

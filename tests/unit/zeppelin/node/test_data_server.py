@@ -11,11 +11,12 @@ import pytest
 import trustme
 import uvloop
 
-from raftwood.net.admission import BOUND_MIN
+from raftwood.net.listeners import BOUND_MIN
 from raftwood.net.tls import ServerTls, TlsFiles
-from raftwood.zeppelin.commands import execution
+from raftwood.zeppelin.commands import dispatch
 from raftwood.zeppelin.model import NodeId, Reads, TableConfig
-from raftwood.zeppelin.node import data_connection, held_answers
+from raftwood.zeppelin.node import data_connection
+from raftwood.zeppelin.node import data_connection as data_connection_module
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import in_virtual_time, run, until
 from tests.kits.turns import counting
@@ -219,7 +220,7 @@ def test_a_write_that_too_few_replicas_have_is_refused_in_the_end(
             assert await client("WAIT 1 10") == [0]
 
     in_virtual_time(main())
-    assert b"NOREPLICAS" in held_answers.NOT_ACKED
+    assert b"NOREPLICAS" in data_connection_module.NOT_ACKED
 
 
 def test_clients_are_told_where_their_keys_are() -> None:
@@ -248,7 +249,7 @@ def test_clients_are_told_where_their_keys_are() -> None:
 def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.3)
+    monkeypatch.setattr(dispatch, "FROZEN_S_MAX", 0.3)
     view = single_node(partitions=1)
     store = view.stores[0]
     assert store is not None
@@ -277,7 +278,7 @@ def test_writes_wait_for_a_disk_that_is_behind_and_are_refused_if_it_stays_so(
 def test_a_bulk_write_that_is_half_done_waits_for_the_disk_only_if_it_has_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.5)
+    monkeypatch.setattr(dispatch, "FROZEN_S_MAX", 0.5)
     view = single_node(partitions=2)
     first, second = view.stores
     assert first is not None
@@ -567,7 +568,7 @@ def test_handshakes_that_stall_do_not_keep_others_out(tmp_path: Path, loop_facto
 def test_a_transaction_is_not_executed_without_a_command_that_waited_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.1)
+    monkeypatch.setattr(dispatch, "FROZEN_S_MAX", 0.1)
     view = single_node(partitions=1)
 
     async def main() -> None:

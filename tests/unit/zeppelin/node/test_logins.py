@@ -6,9 +6,8 @@ import random
 import pytest
 
 from raftwood.base.errors import InvalidInput, Overloaded
-from raftwood.zeppelin.node import logins as module
-from raftwood.zeppelin.node.logins import Logins
-from raftwood.zeppelin.passwords import is_password, password_hash
+from raftwood.zeppelin import passwords as module
+from raftwood.zeppelin.passwords import Logins, is_password, password_hash
 from tests.kits.running import run
 from tests.kits.zeppelin.static_view import PASSWORD, WRITER, single_node
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from raftwood.net.connection import FramedConnection
 from raftwood.zeppelin.meta.changes import Migrate
 from raftwood.zeppelin.model import NodeId, PartitionState
-from raftwood.zeppelin.replication.pacing import HELD_MS_MAX
-from raftwood.zeppelin.replication.sender_rules import SenderRules
+from raftwood.zeppelin.replication.master import HELD_MS_MAX
+from raftwood.zeppelin.replication.sender import SenderRules
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.models import Mutant, replaced, together
 from tests.kits.zeppelin.decoding import AnswerError

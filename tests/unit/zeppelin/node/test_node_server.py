@@ -7,12 +7,12 @@ import pytest
 
 from raftwood.base.errors import DiskFull, RaftwoodError
 from raftwood.net import Secret
-from raftwood.net.store_names import OPERATOR_ROLE
+from raftwood.net.identity import OPERATOR_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import NodeId, PartitionId, TableConfig, Topology
 from raftwood.zeppelin.node.admin import ask_status
-from raftwood.zeppelin.node.seams import PartitionStore
+from raftwood.zeppelin.records import PartitionStore
 from raftwood.zeppelin.replication.replicator import Replicator
 from tests.kits.zeppelin.decoding import AnswerError
 from tests.kits.zeppelin.node_cluster import NAMES, TABLE, Cluster, scene

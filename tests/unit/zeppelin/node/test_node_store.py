@@ -9,12 +9,12 @@ import pytest
 from raftwood.base.errors import DiskFull, InvalidInput, NotFound, StoreDamaged, StoreError
 from raftwood.base.seams import Put
 from raftwood.disk.segment_log import TruncateHead
-from raftwood.simulation import SimulatedFiles
+from raftwood.testing import SimulatedFiles
 from raftwood.zeppelin.model import EPOCH_NONE, PartitionId
-from raftwood.zeppelin.node.engine_home import OWN_GROUP, group_of, partition_of
-from raftwood.zeppelin.node.seams import PartitionStore, Value
-from raftwood.zeppelin.node.store_settings import StoreSettings
-from raftwood.zeppelin.node.values import STATE_KEY
+from raftwood.zeppelin.node.engine import STATE_KEY
+from raftwood.zeppelin.node.engine_folders import OWN_GROUP, group_of, partition_of
+from raftwood.zeppelin.records import PartitionStore, Value
+from raftwood.zeppelin.settings import StoreSettings
 from tests.kits.zeppelin.stores import (
     PARTITION,
     Place,

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from raftwood.zeppelin.node import origins as module
-from raftwood.zeppelin.node.origins import KEPT_OF_PRODUCER, Origins
+from raftwood.zeppelin.node import engine as module
+from raftwood.zeppelin.node.engine import KEPT_OF_PRODUCER, Origins
 
 MAX = 200
 

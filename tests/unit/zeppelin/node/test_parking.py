@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from raftwood.zeppelin.commands import execution, parking, whole
-from raftwood.zeppelin.commands.parking import Parking
-from raftwood.zeppelin.commands.refusals import Refused
-from raftwood.zeppelin.commands.session import Session
+from raftwood.zeppelin.commands import dispatch, keys
+from raftwood.zeppelin.commands import session as session_module
+from raftwood.zeppelin.commands.command import RedisError
+from raftwood.zeppelin.commands.session import KvSession, ParkedRequests
 from raftwood.zeppelin.model import NodeId, PartitionState
 from raftwood.zeppelin.slots import slot_of
 from tests.kits.running import run
@@ -84,7 +84,7 @@ def test_a_transaction_that_is_sent_elsewhere_is_over_here() -> None:
 def test_parked_writes_are_told_to_try_again_where_nobody_becomes_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(execution, "FROZEN_S_MAX", 0.2)
+    monkeypatch.setattr(dispatch, "FROZEN_S_MAX", 0.2)
     view = two_nodes(PartitionState.STUCK)
     copy, key = view.copy(0), key_of(0)
     copy.is_serving = False
@@ -213,21 +213,21 @@ def test_who_has_a_lease_and_does_not_lead_yet_lets_clients_wait() -> None:
 def test_keys_that_are_gathered_when_a_hand_over_begins_are_gathered_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(whole, "SLICE_KEYS", 2)
+    monkeypatch.setattr(keys, "SLICE_KEYS", 2)
     view = single_node(partitions=2)
 
     async def main() -> None:
         async with connected(view) as client:
             await client(*(f"SET key{number} 1" for number in range(20)))
-            begin_turn, turns = Session.begin_turn, []
+            begin_turn, turns = KvSession.begin_turn, []
 
-            def freeze(session: Session) -> None:
+            def freeze(session: KvSession) -> None:
                 turns.append(1)
                 if len(turns) == 4:
                     view.copy(1).is_serving = False
                 begin_turn(session)
 
-            monkeypatch.setattr(Session, "begin_turn", freeze)
+            monkeypatch.setattr(KvSession, "begin_turn", freeze)
             client.send("KEYS *")
             assert await client.is_silent()
             assert len(turns) > 4
@@ -238,21 +238,21 @@ def test_keys_that_are_gathered_when_a_hand_over_begins_are_gathered_anew(
 
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "PARKED_BYTES_MAX", 50)
-    monkeypatch.setattr(parking, "PARKED_MAX", 3)
+    monkeypatch.setattr(session_module, "PARKED_BYTES_MAX", 50)
+    monkeypatch.setattr(session_module, "PARKED_MAX", 3)
 
     async def main() -> None:
-        parked = Parking()
+        parked = ParkedRequests()
         waits: list[float] = []
         parked.observe = waits.append
         assert parked.quantile_s(0.99) == 0
         with parked.parked([b"SET", b"a", b"1"]):
             with parked.parked([b"SET", b"a", b"1" * 50]):
                 assert (parked.count, parked.size) == (2, 59)
-                with pytest.raises(Refused, match="TRYAGAIN"), parked.parked([b"GET", b"a"]):
+                with pytest.raises(RedisError, match="TRYAGAIN"), parked.parked([b"GET", b"a"]):
                     pass
             with parked.parked([b"GET", b"a"]), parked.parked([b"GET", b"b"]):
-                with pytest.raises(Refused, match="TRYAGAIN"), parked.parked([b"GET", b"a"]):
+                with pytest.raises(RedisError, match="TRYAGAIN"), parked.parked([b"GET", b"a"]):
                     pass
                 await asyncio.sleep(0.02)
         assert (parked.count, parked.size, parked.total) == (0, 0, 4)

@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from raftwood.zeppelin.node.acks import KEYS_MAX, LastWrites
+from raftwood.zeppelin.records import KEYS_MAX, LastWrites
 from raftwood.zeppelin.replication.wire import ACK, AckResponse
 from tests.kits.zeppelin.decoding import AnswerError
 from tests.kits.zeppelin.node_cluster import TABLE, Cluster, scene

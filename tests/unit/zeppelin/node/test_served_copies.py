@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 
 from raftwood.zeppelin.model import NodeId, PartitionId
-from raftwood.zeppelin.node.acks import Acks
 from raftwood.zeppelin.node.served_copies import ServedCopies
-from raftwood.zeppelin.replication.lease import Lease
-from raftwood.zeppelin.replication.replica import Replica, Role
+from raftwood.zeppelin.records import Acks
+from raftwood.zeppelin.replication.replica import PartitionReplica, ReplicaRole, ServingLease
 
 
 class World:
@@ -18,7 +17,7 @@ class World:
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.lease = Lease()
+        self.lease = ServingLease()
         self.copies = ServedCopies(NodeId("n1"), cast("Any", self), self.lease)
         self.replicas: list[Any] = []
         for number in range(3):
@@ -28,7 +27,7 @@ class World:
                 store=store,
                 acks=Acks(is_immediate=True, count=lambda _: 0),
                 epoch=1,
-                role=Role.MASTER,
+                role=ReplicaRole.MASTER,
                 leads=False,
             )
             self.replicas.append(replica)
@@ -43,7 +42,7 @@ class World:
     def change(self, replica: Any) -> None:
         may = replica.leads and self.lease.is_on(self.now_ns)
         replica.is_leading = replica.may_write = may
-        self.copies.replica_changed(cast("Replica", replica))
+        self.copies.replica_changed(cast("PartitionReplica", replica))
 
     def look(self) -> list[bool]:
         """Which copies are served, for a client that asks now."""

@@ -4,12 +4,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.engine_state import EngineState
-from raftwood.zeppelin.node.node_store import NodeStore, Split
-from raftwood.zeppelin.node.seams import BinlogPosition, Write
-from raftwood.zeppelin.node.shares import Share
+from raftwood.zeppelin.node.engine import DATA_END, DATA_START, EngineState
+from raftwood.zeppelin.node.readable_partition import KeyShare
+from raftwood.zeppelin.node.store import NodeStore, Split
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.node.values import DATA_END, DATA_START
+from raftwood.zeppelin.records import BinlogPosition, KeyWrite
 from raftwood.zeppelin.slots import SLOTS, slot_of
 from tests.kits.zeppelin.stores import (
     Place,
@@ -38,16 +37,16 @@ async def filled(place: Place) -> tuple[NodeStore, StoredPartition]:
     parent = await node.partition(PARENT)
     for key in KEYS:
         put(parent, key, b"1")
-    commit(parent, Write(KEYS[0], b"1"), epoch=2, origin=(b"client", 5))
+    commit(parent, KeyWrite(KEYS[0], b"1"), epoch=2, origin=(b"client", 5))
     return node, parent
 
 
 async def split(node: NodeStore, at: BinlogPosition) -> StoredPartition:
     splits = {CHILD: Split(PARENT, at, UPPER)}
     assert await node.hold({PARENT: "t", CHILD: "t"}, epoch=2, splits=splits) == {}
-    (await node.partition(PARENT)).own(Share(LOWER, at.sequence))
+    (await node.partition(PARENT)).own(KeyShare(LOWER, at.sequence))
     child = await node.partition(CHILD)
-    child.own(Share(UPPER, at.sequence))
+    child.own(KeyShare(UPPER, at.sequence))
     return child
 
 
@@ -74,7 +73,7 @@ async def goes_on_as_two(place: Place) -> None:
     assert sorted(node.held()) == [PARENT, CHILD]
     parent, child = await node.partition(PARENT), await node.partition(CHILD)
     for store, slots in ((parent, LOWER), (child, UPPER)):
-        store.own(Share(slots, at.sequence))
+        store.own(KeyShare(slots, at.sequence))
         await store.settle()
         await store.maintain()
         assert store.engine.state.is_trimmed
@@ -110,7 +109,7 @@ def test_a_replica_that_is_further_already_gives_what_there_was_at_the_split() -
         node, parent = await filled(place)
         at = position(parent)
         lower = next(iter(of(LOWER)))
-        commit(parent, Write(lower, b"2"), epoch=3, origin=(b"client", 6))
+        commit(parent, KeyWrite(lower, b"2"), epoch=3, origin=(b"client", 6))
         child = await split(node, at)
         assert position(child) == at
         assert contents(child) == of(UPPER)
@@ -201,11 +200,11 @@ def test_keys_of_others_that_are_repaired_are_left_alone() -> None:
         node, parent = await filled(place)
         at = position(parent)
         lower, upper = next(iter(of(LOWER))), next(iter(of(UPPER)))
-        commit(parent, Write(lower, b"2"), Write(upper, b"2"))
+        commit(parent, KeyWrite(lower, b"2"), KeyWrite(upper, b"2"))
         await split(node, at)
         await parent.settle()
         await parent.maintain()
-        values = [Write(lower, b"3"), Write(upper, b"3")]
+        values = [KeyWrite(lower, b"3"), KeyWrite(upper, b"3")]
         await parent.rewind(after=at.sequence, values=values, until=at)
         assert contents(parent) == of(LOWER) | {lower: b"3"}
         assert stored(parent) == len(of(LOWER))

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftwood.base.errors import StoreDamaged
-from raftwood.zeppelin.node.seams import Value
-from raftwood.zeppelin.node.values import (
+from raftwood.zeppelin.node.engine import (
     DATA_END,
     DATA_START,
     decode_value,
@@ -16,6 +15,7 @@ from raftwood.zeppelin.node.values import (
     key_of,
     range_of_tag,
 )
+from raftwood.zeppelin.records import Value
 from raftwood.zeppelin.slots import tag_of
 
 PIECES = st.sampled_from(

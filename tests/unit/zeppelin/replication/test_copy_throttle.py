@@ -3,9 +3,8 @@
 import asyncio
 import time
 
-from raftwood.zeppelin.node.client_latency import ClientLatency
-from raftwood.zeppelin.replication.copy_pace import CopyLimits
-from raftwood.zeppelin.replication.copy_throttle import CopyThrottle
+from raftwood.zeppelin.node.data_server import ClientLatency
+from raftwood.zeppelin.replication.copy_pace import CopyLimits, CopyThrottle
 from tests.kits.running import in_virtual_time, run
 
 MB = 1 << 20

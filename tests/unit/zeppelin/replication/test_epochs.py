@@ -5,7 +5,7 @@ import random
 import pytest
 
 from raftwood.base.errors import InvariantViolated
-from raftwood.zeppelin.node.seams import BinlogPosition, EpochStart
+from raftwood.zeppelin.records import BinlogPosition, EpochStart
 from raftwood.zeppelin.replication.epochs import (
     common_point,
     contains,

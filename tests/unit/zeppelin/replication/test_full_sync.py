@@ -10,9 +10,9 @@ import pytest
 
 from raftwood.base.errors import ShuttingDown
 from raftwood.zeppelin.model import NodeId
-from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.replication import following, full_sync, replicator
-from raftwood.zeppelin.replication.progress import ReplicaReport
+from raftwood.zeppelin.records import KeyWrite
+from raftwood.zeppelin.replication import full_sync, replicator, slave
+from raftwood.zeppelin.replication.progress import PartitionReport
 from raftwood.zeppelin.replication.wire import CopyChunk
 from tests.kits.zeppelin.real_nodes import RealNode, run_pair, topology, until
 
@@ -20,7 +20,7 @@ from tests.kits.zeppelin.real_nodes import RealNode, run_pair, topology, until
 async def write_and_purge(one: RealNode, *, count: int = 500, size: int = 1_000) -> None:
     """So much that a new slave needs a copy of it."""
     for number in range(count):
-        one.write(Write(b"key%d" % number, b"v" * size))
+        one.write(KeyWrite(b"key%d" % number, b"v" * size))
         if number % 50 == 0:
             # Another run of the binlog, which is purged by runs.
             await asyncio.sleep(0)
@@ -36,7 +36,7 @@ def test_a_slave_whose_records_are_purged_takes_a_whole_copy(tmp_path: Path) -> 
         await one.apply(told)
         await write_and_purge(one)
         await two.apply(told)
-        one.write(Write(b"later", b"1"))
+        one.write(KeyWrite(b"later", b"1"))
         await until(lambda: one.replica.acks.reached == one.store.last_sequence)
         assert two.store.first_sequence > 500
         assert two.contents() == one.contents()
@@ -46,25 +46,25 @@ def test_a_slave_whose_records_are_purged_takes_a_whole_copy(tmp_path: Path) -> 
 
 
 def test_a_slave_tells_how_far_its_copy_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[ReplicaReport] = []
+    reports: list[PartitionReport] = []
     totals: list[int] = []
 
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two])
         await one.apply(told)
         await write_and_purge(one)
-        came = following.Following._came
+        came = slave.SlaveReplication._came
 
-        def look(self: following.Following, master: NodeId, chunk: CopyChunk) -> None:
+        def look(self: slave.SlaveReplication, master: NodeId, chunk: CopyChunk) -> None:
             came(self, master, chunk)
             reports.append(two.replica.report())
 
-        monkeypatch.setattr(following.Following, "_came", look)
+        monkeypatch.setattr(slave.SlaveReplication, "_came", look)
         await two.apply(told)
         await until(lambda: two.replica.report().is_streaming)
         reports.append(two.replica.report())
         totals.append(two.replicator.slave_world.copied_bytes)
-        one.write(Write(b"later", b"1"))
+        one.write(KeyWrite(b"later", b"1"))
         await until(lambda: two.replicator.slave_world.streamed_bytes > 0)
 
     run_pair(tmp_path, scenario)
@@ -107,7 +107,9 @@ def test_a_copy_that_breaks_off_goes_on_with_the_files_that_it_lacks(
         for part in range(3):
             # Values that cannot be made smaller, in files that stay as they are.
             for number in range(250):
-                one.write(Write(b"%d-%d" % (part, number), random.Random(number).randbytes(1_000)))
+                one.write(
+                    KeyWrite(b"%d-%d" % (part, number), random.Random(number).randbytes(1_000))
+                )
             await until(lambda: one.store.applied_sequence == one.store.last_sequence)
             await one.store.engine.flush()
         await one.store.purge(before=one.store.last_sequence)
@@ -161,7 +163,7 @@ def test_files_of_another_engine_are_not_taken_for_those_of_the_master(
                 super().__init__(*arguments)
                 self.whole.update(wrong)
 
-        monkeypatch.setattr(following, "IncomingCopy", Deceived)
+        monkeypatch.setattr(slave, "IncomingCopy", Deceived)
         await two.apply(told)
         await until(lambda: two.replica.report().is_streaming)
         await until(lambda: two.store.last_sequence == one.store.last_sequence)
@@ -173,11 +175,9 @@ def test_files_of_another_engine_are_not_taken_for_those_of_the_master(
 def test_slaves_whose_master_sends_enough_copies_wait_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "COPY_AGAIN_S", 0.05)
+    monkeypatch.setattr(slave, "COPY_AGAIN_S", 0.05)
     told_of: list[str] = []
-    monkeypatch.setattr(
-        following._log, "info", lambda text, **_: told_of.append(text), raising=False
-    )
+    monkeypatch.setattr(slave._log, "info", lambda text, **_: told_of.append(text), raising=False)
 
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two])

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from raftwood.zeppelin.model import Gap, NodeId, PartitionId, TableConfig
-from raftwood.zeppelin.replication import pacing
-from raftwood.zeppelin.replication.leading import Leading
-from raftwood.zeppelin.replication.pacing import (
+from raftwood.zeppelin.replication import master as master_module
+from raftwood.zeppelin.replication.master import (
     HELD_MS_MAX,
     SLOWED_CLOSE,
     SLOWED_KEPT_MS,
@@ -16,9 +15,10 @@ from raftwood.zeppelin.replication.pacing import (
     SLOWED_TO_LEAST,
     SLOWED_TO_MOST,
     STALLED_MS,
-    Pace,
+    AckPace,
+    MasterReplication,
 )
-from raftwood.zeppelin.replication.sender_rules import Feed, Rate
+from raftwood.zeppelin.replication.sender import Feed, Rate
 from tests.kits.models import Mutant, Violation, replaced
 from tests.kits.zeppelin.far_links import FAR, RECORD_BYTES, FarMaster
 from tests.kits.zeppelin.stores import Place, run_simulated
@@ -33,7 +33,7 @@ class Master:
     """Clients in a closed loop write as fast as they are answered; slaves take so much a step."""
 
     def __init__(self, *rates: int, behind: int = 0) -> None:
-        self.pace = Pace(lag_max_bytes=LAG_MAX)
+        self.pace = AckPace(lag_max_bytes=LAG_MAX)
         self.last = behind
         self.told = behind
         self.now_ms = 0
@@ -134,7 +134,7 @@ class SlowedMaster(Master):
 
     def __init__(self, *rates: int, behind: int = 0, is_of_slaves: bool = False) -> None:
         super().__init__(*rates, behind=behind)
-        self.pace = Pace(lag_max_bytes=LAG_MAX, is_of_slaves=is_of_slaves)
+        self.pace = AckPace(lag_max_bytes=LAG_MAX, is_of_slaves=is_of_slaves)
         self.target: NodeId | None = A
 
     def tell(self) -> int:
@@ -302,14 +302,14 @@ def by_bytes(gap: Gap, most: Gap) -> bool:
     return gap.queued_bytes <= most.queued_bytes
 
 
-def from_nothing(self: Pace, done: int, *args: Any, **more: Any) -> int:
+def from_nothing(self: AckPace, done: int, *args: Any, **more: Any) -> int:
     """As if what is done when an epoch begins were all that ever was."""
     if not done and self._slowed is not None:
         self._slowed.end = 0
     return ALLOWED(self, done, *args, **more)
 
 
-ALLOWED = Pace.allowed
+ALLOWED = AckPace.allowed
 MUTANTS = {
     "close is by bytes alone": Mutant(
         lambda _: check_far_move(300, 100_000, clients=8),
@@ -323,17 +323,17 @@ MUTANTS = {
     ),
     "an epoch begins with nothing answered": Mutant(
         lambda _: check_far_move(300, 850_000, clients=20),
-        replaced(Pace, allowed=from_nothing),
+        replaced(AckPace, allowed=from_nothing),
         harm="do not go on|held back",
     ),
     "a lump counts for its moment": Mutant(
         lambda _: check_far_move(300, 850_000, clients=1, lump_ms=300),
-        replaced(pacing, SLOWED_KEPT_MS=0),
+        replaced(master_module, SLOWED_KEPT_MS=0),
         harm="do not go on|held back",
     ),
     "half is answered, however much there is": Mutant(
         lambda _: check_far_move(300, 1 << 20, clients=20, backlog_s=45),
-        replaced(pacing, SLOWED_TO_LEAST=SLOWED_TO_MOST),
+        replaced(master_module, SLOWED_TO_LEAST=SLOWED_TO_MOST),
         harm="does not come close",
     ),
 }
@@ -348,7 +348,7 @@ def test_a_master_that_waits_for_nobody_any_more_answers_at_once_again() -> None
     async def scenario(place: Place) -> None:
         node, store = await place.open_one()
         config = TableConfig(partitions=1, replicas=1, ack="memory")
-        leading = Leading(
+        leading = MasterReplication(
             PartitionId(1, 0), store, config, sender_of=lambda _: None, may_tell=lambda: True
         )
         leading.begin(store.epoch + 1, ())

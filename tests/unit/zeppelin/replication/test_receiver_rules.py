@@ -1,8 +1,8 @@
 """What a slave takes, and from whom."""
 
 from raftwood.zeppelin.model import NodeId
-from raftwood.zeppelin.node.seams import Record, Write
-from raftwood.zeppelin.replication.receiver_rules import ReceiverRules, Verdict, as_arrived
+from raftwood.zeppelin.records import BinlogRecord, KeyWrite
+from raftwood.zeppelin.replication.slave import ReceiverRules, RecordVerdict, as_arrived
 
 MASTER, OTHER = NodeId("m"), NodeId("o")
 
@@ -26,24 +26,26 @@ def test_only_the_current_master_is_heard_and_only_in_the_latest_session() -> No
 
 def test_records_are_taken_in_exact_sequence_and_those_that_are_there_are_known() -> None:
     slave = rules()
-    assert slave.judge(Record(3, 10, ())) is Verdict.KNOWN
-    assert slave.judge(Record(3, 11, ())) is Verdict.TAKE
-    assert slave.judge(Record(3, 11, ())) is Verdict.KNOWN
-    assert slave.judge(Record(5, 12, ())) is Verdict.TAKE
-    assert slave.judge(Record(5, 14, ())) is Verdict.RESYNC
+    assert slave.judge(BinlogRecord(3, 10, ())) is RecordVerdict.KNOWN
+    assert slave.judge(BinlogRecord(3, 11, ())) is RecordVerdict.TAKE
+    assert slave.judge(BinlogRecord(3, 11, ())) is RecordVerdict.KNOWN
+    assert slave.judge(BinlogRecord(5, 12, ())) is RecordVerdict.TAKE
+    assert slave.judge(BinlogRecord(5, 14, ())) is RecordVerdict.RESYNC
     assert slave.session == 0
 
 
 def test_an_epoch_below_the_last_one_is_no_continuation() -> None:
     slave = rules()
-    assert slave.judge(Record(2, 11, ())) is Verdict.RESYNC
+    assert slave.judge(BinlogRecord(2, 11, ())) is RecordVerdict.RESYNC
 
 
 def test_a_write_that_has_expired_on_arrival_deletes_and_others_stay() -> None:
-    record = Record(1, 1, (Write(b"a", b"1", 100), Write(b"b", b"2", 300), Write(b"c", b"3")))
+    record = BinlogRecord(
+        1, 1, (KeyWrite(b"a", b"1", 100), KeyWrite(b"b", b"2", 300), KeyWrite(b"c", b"3"))
+    )
     assert as_arrived(record, now_ms=99) is record
     assert as_arrived(record, now_ms=100).writes == (
-        Write(b"a", None),
-        Write(b"b", b"2", 300),
-        Write(b"c", b"3"),
+        KeyWrite(b"a", None),
+        KeyWrite(b"b", b"2", 300),
+        KeyWrite(b"c", b"3"),
     )

@@ -6,9 +6,9 @@ import pytest
 
 from raftwood.base.errors import StoreDamaged, Unavailable
 from raftwood.zeppelin.model import PartitionState
-from raftwood.zeppelin.node.seams import Write
-from raftwood.zeppelin.replication.leading import Leading
-from raftwood.zeppelin.replication.replica import Role
+from raftwood.zeppelin.records import KeyWrite
+from raftwood.zeppelin.replication.master import MasterReplication
+from raftwood.zeppelin.replication.replica import ReplicaRole
 from tests.kits.zeppelin.real_nodes import RealNode, changed, run_pair, topology, until
 
 
@@ -16,14 +16,14 @@ def test_a_write_is_done_once_the_slave_has_synced_it(tmp_path: Path) -> None:
     async def scenario(one: RealNode, two: RealNode) -> None:
         told = topology(1, [one, two])
         await one.apply(told)
-        sequence = one.write(Write(b"a", b"1"))
+        sequence = one.write(KeyWrite(b"a", b"1"))
         await until(lambda: one.store.synced_sequence == sequence)
         assert one.replica.acks.reached == 0
         await two.apply(told)
         await until(lambda: one.replica.acks.reached == sequence)
         assert two.store.synced_sequence == sequence
         assert two.contents() == {b"a": b"1"}
-        assert (one.replica.role, two.replica.role) == (Role.MASTER, Role.SLAVE)
+        assert (one.replica.role, two.replica.role) == (ReplicaRole.MASTER, ReplicaRole.SLAVE)
         assert one.replica.may_write
         assert not two.replica.may_write
         assert one.replica.acks.replicas_with(sequence) == 1
@@ -64,7 +64,7 @@ def test_a_slave_tells_the_meta_server_all_that_it_acks(
         with monkeypatch.context() as patched:
             # Its disk syncs nothing for now.
             patched.setattr(two.store._binlog, "_sync", lambda: None)
-            sequence = one.write(Write(b"a", b"1"))
+            sequence = one.write(KeyWrite(b"a", b"1"))
             await until(lambda: one.replica.acks.reached == sequence, timeout_s=5)
             reported = two.replica.report().position.sequence
             assert two.store.synced_sequence < sequence
@@ -96,7 +96,7 @@ def test_a_replica_whose_engine_takes_nothing_is_none_to_lead(
         await until(lambda: one.store.applied_sequence == 1)
         with monkeypatch.context() as patched:
             patched.setattr(one.store.engine, "apply", fail)
-            one.write(Write(b"a", b"1"))
+            one.write(KeyWrite(b"a", b"1"))
             await until(lambda: not one.replica.report().is_whole, timeout_s=5)
         await until(lambda: one.replica.report().is_whole, timeout_s=5)
         assert one.contents() == {b"a": b"1"}
@@ -109,11 +109,11 @@ def test_what_the_new_master_has_not_got_is_undone_on_the_old_one(tmp_path: Path
         first = topology(1, [one, two])
         await one.apply(first)
         await two.apply(first)
-        shared = one.write(Write(b"a", b"1"), Write(b"b", b"1"))
+        shared = one.write(KeyWrite(b"a", b"1"), KeyWrite(b"b", b"1"))
         await until(lambda: one.replica.acks.reached == shared)
         await two.apply(topology(2, [two, one]))
-        one.write(Write(b"a", b"ghost"), Write(b"c", b"ghost"))
-        two.write(Write(b"b", b"2"))
+        one.write(KeyWrite(b"a", b"ghost"), KeyWrite(b"c", b"ghost"))
+        two.write(KeyWrite(b"b", b"2"))
         await one.apply(topology(2, [two, one]))
         await until(lambda: two.replica.acks.reached == two.store.last_sequence)
         assert one.contents() == two.contents() == {b"a": b"1", b"b": b"2"}
@@ -127,10 +127,10 @@ def test_a_slave_comes_back_and_goes_on_where_it_was(tmp_path: Path) -> None:
         told = topology(1, [one, two])
         await one.apply(told)
         await two.apply(told)
-        first = one.write(Write(b"a", b"1"))
+        first = one.write(KeyWrite(b"a", b"1"))
         await until(lambda: one.replica.acks.reached == first)
         await two.stop()
-        one.write(Write(b"b", b"2"))
+        one.write(KeyWrite(b"b", b"2"))
         await two.start(boot=2)
         await two.apply(told)
         await until(lambda: one.replica.acks.reached == one.store.last_sequence)
@@ -150,8 +150,8 @@ def test_what_was_written_before_a_freeze_is_done_once_its_target_leads(
         await one.apply(told)
         await two.apply(told)
         await until(lambda: one.replica.acks.reached == 1)
-        monkeypatch.setattr(Leading, "acked", lambda *_: 0)
-        sequence = one.write(Write(b"a", b"1"))
+        monkeypatch.setattr(MasterReplication, "acked", lambda *_: 0)
+        sequence = one.write(KeyWrite(b"a", b"1"))
         stuck = changed(topology(2, [one, two]), state=PartitionState.STUCK, target=two.id)
         await one.apply(stuck)
         await two.apply(stuck)

@@ -8,14 +8,14 @@ from unittest import mock
 import pytest
 
 from raftwood.zeppelin.model import PartitionId
-from raftwood.zeppelin.node.seams import PartitionStore
-from raftwood.zeppelin.replication import sender_rules
-from raftwood.zeppelin.replication.sender import Sender
-from raftwood.zeppelin.replication.sender_rules import (
+from raftwood.zeppelin.records import PartitionStore
+from raftwood.zeppelin.replication import sender as sender_module
+from raftwood.zeppelin.replication.sender import (
     FLIGHT_MS,
     WINDOW_BYTES,
     Feed,
     Rate,
+    RecordSender,
     SenderRules,
 )
 from tests.kits.models import Mutant, Violation, replaced
@@ -48,7 +48,7 @@ def test_partitions_with_records_have_their_turns_one_after_the_other() -> None:
 def test_a_slave_that_does_not_ack_is_sent_no_more_than_its_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender_rules, "WINDOW_BYTES", 100)
+    monkeypatch.setattr(sender_module, "WINDOW_BYTES", 100)
     rules = SenderRules()
     feed = rules.begin(ONE, session=1, first=1)
     while rules.grown(ONE, 1_000):
@@ -62,7 +62,7 @@ def test_a_slave_that_does_not_ack_is_sent_no_more_than_its_window(
 
 
 def test_all_partitions_of_a_peer_share_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_rules, "PEER_WINDOW_BYTES", 50)
+    monkeypatch.setattr(sender_module, "PEER_WINDOW_BYTES", 50)
     rules = SenderRules()
     first = rules.begin(ONE, session=1, first=1)
     rules.begin(TWO, session=1, first=1)
@@ -134,7 +134,7 @@ class Store:
 def test_a_partition_that_leaves_makes_room_for_one_that_waits() -> None:
     async def main() -> None:
         channel, store = mock.Mock(), Store()
-        sender = Sender(channel, lambda _: cast("PartitionStore", store))
+        sender = RecordSender(channel, lambda _: cast("PartitionStore", store))
         for partition in (ONE, TWO):
             sender.begin(partition, session=1, first=1)
         await asyncio.sleep(0.01)

@@ -6,8 +6,18 @@ from typing import Any
 import pytest
 
 from raftwood.base.errors import ProtocolError
-from raftwood.zeppelin.resp.answers import RESP2, RESP3, array, bulk, bulks, error, integer, simple
-from raftwood.zeppelin.resp.arriving import Answers, ErrorAnswer
+from raftwood.zeppelin.resp import (
+    RESP2,
+    RESP3,
+    Answers,
+    ErrorAnswer,
+    array,
+    bulk,
+    bulks,
+    error,
+    integer,
+    simple,
+)
 
 SEEN: list[tuple[bytes, Any]] = [
     (b"+OK\r\n", "OK"),

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from raftwood.zeppelin.resp import requests as module
-from raftwood.zeppelin.resp.requests import BEFORE_LOGIN, RequestLimits, Requests, split_line
+from raftwood.zeppelin import resp as module
+from raftwood.zeppelin.resp import BEFORE_LOGIN, RequestLimits, Requests, split_line
 
 LIMITS = RequestLimits()
 
@@ -108,5 +108,5 @@ def test_a_request_has_a_bound_as_a_whole() -> None:
 def test_both_ways_of_reading_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(encoded(*words) for words in REQUESTS) + b"PING\r\n" + encoded(b"GET", b"a")
     fast = read(data)
-    monkeypatch.setattr(module, "_cut", lambda _: ([], 0))
+    monkeypatch.setattr(module, "_cut_requests", lambda _: ([], 0))
     assert fast == read(data) == ([*REQUESTS, [b"PING"], [b"GET", b"a"]], None)

@@ -1,4 +1,4 @@
 """The API of Alibaba Cloud's Log Service, as its SDKs speak it: streams and consumer groups.
 
-Start reading at `routes`; `signatures` and `pulls` are pure.
+Start reading at `api`.
 """

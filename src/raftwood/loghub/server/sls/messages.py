@@ -1,12 +1,29 @@
-"""What SLS calls say in JSON; the names are SLS's own, in its own case."""
+"""JSON of SLS calls, and errors as SLS clients expect them; names in SLS's own case.
 
-from typing import Annotated
+An error is a status, a code that the clients know, and a message.
+"""
+
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from raftwood.loghub.controls import Checkpoint, ConsumerGroupView, LogstoreOptions
+from raftwood.base.errors import (
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    RaftwoodError,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from raftwood.loghub.errors import SlsError
 from raftwood.loghub.model import Logstore, Project, Shard, ShardStatus
+from raftwood.loghub.server.http import HttpResponse
+from raftwood.loghub.wire import ConsumerGroupView, GroupCheckpoint, LogstoreOptions
 
 _Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 
@@ -202,10 +219,45 @@ def group_answer(group: ConsumerGroupView) -> GroupAnswer:
     return GroupAnswer(name=group.name, timeout=group.timeout_s, order=group.is_ordered)
 
 
-def checkpoint_answer(checkpoint: Checkpoint) -> CheckpointAnswer:
+def checkpoint_answer(checkpoint: GroupCheckpoint) -> CheckpointAnswer:
     return CheckpointAnswer(
         shard=checkpoint.shard,
         checkpoint=checkpoint.checkpoint,
         update_time=checkpoint.updated_us,
         consumer=checkpoint.consumer,
     )
+
+
+_CODES: Final[tuple[tuple[type[RaftwoodError], int, str], ...]] = (
+    (Unauthenticated, 401, "Unauthorized"),
+    (PermissionDenied, 403, "Unauthorized"),
+    (TooLarge, 413, "PostBodyTooLarge"),
+    (OutOfRange, 400, "InvalidCursor"),
+    (InvalidInput, 400, "ParameterInvalid"),
+    (NotFound, 404, "ParameterInvalid"),
+    (Conflict, 409, "ParameterInvalid"),
+    # Clients try again after any 5xx, and after nothing else.
+    (DeadlineExceeded, 504, "RequestTimeout"),
+    (Unavailable, 503, "ServerBusy"),
+)
+
+
+class ErrorBody(msgspec.Struct, frozen=True, gc=False):
+    """What a client reads."""
+
+    errorCode: str  # noqa: N815
+    errorMessage: str  # noqa: N815
+
+
+def error_answer(error: RaftwoodError) -> HttpResponse:
+    status, code = _status_and_code(error)
+    return HttpResponse(status=status, body=msgspec.json.encode(ErrorBody(code, error.message)))
+
+
+def _status_and_code(error: RaftwoodError) -> tuple[int, str]:
+    if isinstance(error, SlsError):
+        return error.http_status, error.sls_code
+    for kind, status, code in _CODES:
+        if isinstance(error, kind):
+            return status, code
+    return 500, "InternalServerError"

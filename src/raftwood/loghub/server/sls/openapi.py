@@ -6,7 +6,7 @@ import msgspec
 
 from raftwood.loghub.server.sls import messages
 from raftwood.loghub.server.sls.bodies import ARROW
-from raftwood.loghub.server.sls.error_answers import ErrorBody
+from raftwood.loghub.server.sls.messages import ErrorBody
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

@@ -1,7 +1,6 @@
-"""Ways into LogHub that clients of others speak.
+"""Ways into LogHub that clients of others speak: a module for each protocol.
 
-OTLP, Loki, Elasticsearch and JSON lines over HTTP, syslog and Fluent Forward on ports of their own.
-Each is an edge: a decoder without I/O turns a whole request into `records.Section`s, `records.pack`
-makes LogGroups of them, and they are put. Start reading at `records`, then `http_routes` and
-`socket_server`.
+Each decodes a batch once, to sections of `records`, and puts them. Start reading at `records`, then
+`json_lines`; `http_way` is what those over HTTP share, `socket_server` what those on ports of their
+own share.
 """

@@ -1,25 +1,23 @@
-"""Elasticsearch's `_bulk`: documents by index, and an answer for each of them.
+"""Elasticsearch over HTTP: `_bulk`, and what clients look at before they send anything.
 
 An index is a logstore. Documents are appended: `index` and `create` do the same, `update` and
-`delete` are answered with an error of their item. A document's own `_id` is kept as a content.
+`delete` are answered with an error of their item. A document's own `_id` is kept as a content. The
+routes stand at the root of the port, and below /elasticsearch for those who would rather keep them
+apart.
 """
 
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.loghub.decode_bounds import (
-    DEFAULT_BOUNDS,
-    SLICE_BYTES,
-    DecodeBounds,
-    check_json,
-)
+from raftwood.loghub import json_records
+from raftwood.loghub.decode_bounds import DEFAULT_BOUNDS, SLICE_BYTES, DecodeBounds, check_json
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.server.ways_in import times
-from raftwood.loghub.server.ways_in.json_records import (
+from raftwood.loghub.json_records import (
     TIME_FIELDS,
     UNREADABLE,
     contents_of,
@@ -28,7 +26,16 @@ from raftwood.loghub.server.ways_in.json_records import (
     refused,
     time_of,
 )
-from raftwood.loghub.server.ways_in.records import PAUSE, SLICE_RECORDS, Section, encode_record
+from raftwood.loghub.server.http import HttpRequest, HttpResponse, HttpRoute
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
+from raftwood.loghub.server.ways_in.records import (
+    PAUSE,
+    SLICE_RECORDS,
+    LogstoreName,
+    RecordSection,
+    encode_record,
+    gathered,
+)
 
 VERSION: Final = "9.0.0"
 """What clients see: they take servers of their own major version, and newer clients this one."""
@@ -49,7 +56,7 @@ _LINE_WORK_BYTES: Final = 256
 """A line is as much work as so many bytes, be it empty."""
 
 
-class Item(msgspec.Struct, kw_only=True, gc=False):
+class BulkItem(msgspec.Struct, kw_only=True, gc=False):
     """An action of a request; without a record it has failed already."""
 
     action: str
@@ -81,7 +88,7 @@ class Item(msgspec.Struct, kw_only=True, gc=False):
 
 def decode(
     body: Buffer, *, index: str, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
-) -> Iterator[Item | Section]:
+) -> Iterator[BulkItem | RecordSection]:
     """Every action in order; `InvalidInput` where a line that should be one is none.
 
     `index` is for actions that name none. A section among them is a pause.
@@ -105,7 +112,7 @@ def decode(
         yield item
 
 
-def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> Item:
+def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> BulkItem:
     check_json(line, bounds, "the action in line {}", number)
     try:
         actions = _decode_action(line)
@@ -117,7 +124,7 @@ def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> Item:
             f"Malformed action/metadata line [{number}]: expected one of {', '.join(_ACTIONS)}"
         )
     identifier = None if target.id is None else str(target.id)
-    item = Item(action=action, index=target.index or index, id=identifier)
+    item = BulkItem(action=action, index=target.index or index, id=identifier)
     if not item.index:
         raise InvalidInput(f"line {number} names no index, and neither does the path")
     if action not in _STORING:
@@ -130,7 +137,7 @@ def _item(line: bytes, number: int, index: str, bounds: DecodeBounds) -> Item:
 
 
 def _take_document(
-    item: Item, line: bytes, number: int, received_ns: int, bounds: DecodeBounds
+    item: BulkItem, line: bytes, number: int, received_ns: int, bounds: DecodeBounds
 ) -> None:
     if item.error_type:
         return
@@ -147,7 +154,7 @@ def _take_document(
     contents = contents_of(document)
     if item.id is not None:
         contents.append((b"_id", item.id.encode()))
-    time_ns = times.sensible(time_of(document, TIME_FIELDS), received_ns)
+    time_ns = json_records.sensible(time_of(document, TIME_FIELDS), received_ns)
     item.record = encode_record(time_ns, contents)
 
 
@@ -164,7 +171,7 @@ def error_type(status: int) -> str:
     return by_status.get(status, "illegal_argument_exception")
 
 
-def encode_answer(items: list[Item], *, made_ids: list[str], took_ms: int) -> Iterator[bytes]:
+def encode_answer(items: list[BulkItem], *, made_ids: list[str], took_ms: int) -> Iterator[bytes]:
     """In pieces, between which others may have their turn."""
     has_errors = b"true" if any(item.error_type for item in items) else b"false"
     yield b'{"errors":%b,"took":%d,"items":[' % (has_errors, took_ms)
@@ -200,3 +207,125 @@ def encode_greeting() -> bytes:
             "tagline": "You Know, for Search",
         }
     )
+
+
+_PREFIX: Final = "/elasticsearch"
+_BULK: Final = re.compile(r"(?:/([^/]+))?/_bulk")
+_COMPATIBLE: Final = re.compile(r"compatible-with=([789])")
+_PRODUCT: Final = (b"x-elastic-product", b"Elasticsearch")
+_RECORD_OVERHEAD_BYTES: Final = 512
+_ABOUT: Final = {
+    "/_license": {"license": {"status": "active", "uid": "raftwood", "type": "basic"}},
+    "/_cluster/health": {"cluster_name": "raftwood", "status": "green", "timed_out": False},
+}
+"""Beats ask for the first, Vector for the second."""
+
+
+class ElasticsearchRoutes(HttpWay):
+    """An index is a logstore of the project; an access key may be sent as an API key."""
+
+    name: ClassVar[str] = "elasticsearch"
+
+    def find(self, method: str, path: str) -> HttpRoute | None:
+        inner = _inner(path)
+        if method in ("POST", "PUT") and _BULK.fullmatch(inner):
+            return HttpRoute("bulk", self._bulk)
+        if method in ("GET", "HEAD") and inner == "/":
+            return HttpRoute("greeting", self._greet)
+        if method in ("GET", "HEAD") and inner in _ABOUT:
+            return HttpRoute("about", self._about)
+        return HttpRoute("unknown", self._unknown) if path.startswith(_PREFIX + "/") else None
+
+    async def _unknown(self, request: HttpRequest) -> HttpResponse:
+        raise NotFound(f"there is no {request.method} {request.path[:200]}: only _bulk is")
+
+    async def _greet(self, request: HttpRequest) -> HttpResponse:
+        return self._answer(request, encode_greeting())
+
+    async def _about(self, request: HttpRequest) -> HttpResponse:
+        return self._answer(request, msgspec.json.encode(_ABOUT[_inner(request.path)]))
+
+    async def _bulk(self, request: HttpRequest) -> HttpResponse:
+        found = _BULK.fullmatch(_inner(request.path))
+        assert found is not None
+        project = self.project(request)
+        began_ns = self.putting.now_ns()
+        body = await self.body(request)
+        decoded = await gathered(
+            decode(body, index=found[1] or "", received_ns=began_ns, bounds=self.bounds),
+            self.putting.turns,
+        )
+        items = [item for item in decoded if isinstance(item, BulkItem)]
+        by_index: dict[str, list[int]] = {}
+        for number, item in enumerate(items):
+            by_index.setdefault(item.index, []).append(number)
+        made_ids = [""] * len(items)
+        for index, numbers in by_index.items():
+            await self._put(request, LogstoreName(project, index), items, numbers, made_ids)
+        took_ms = max(0, self.putting.now_ns() - began_ns) // 1_000_000
+        parts = []
+        for part in encode_answer(items, made_ids=made_ids, took_ms=took_ms):
+            parts.append(part)
+            await self.putting.turns.pause()
+        return self._answer(request, b"".join(parts))
+
+    async def _put(
+        self,
+        request: HttpRequest,
+        place: LogstoreName,
+        items: list[BulkItem],
+        numbers: list[int],
+        made_ids: list[str],
+    ) -> None:
+        """All of one index; it fails for all of them or for none."""
+        bytes_max = self.putting.group_bytes_max - _RECORD_OVERHEAD_BYTES
+        records = []
+        stored = []
+        for number in numbers:
+            item = items[number]
+            if item.record is None:
+                continue
+            if len(item.record) > bytes_max:
+                item.fail(413, "content_too_long_exception", f"it is above {bytes_max} bytes")
+                continue
+            records.append(item.record)
+            stored.append(number)
+        try:
+            results = await self.put(request, place, [RecordSection({}, records)])
+        except RaftwoodError as error:
+            status = status_of(error)
+            for number in stored:
+                items[number].fail(status, error_type(status), error.message)
+            return
+        for ordinal, number in enumerate(stored):
+            made_ids[number] = f"{results[0].shard}-{results[0].position}-{ordinal}"
+
+    def _answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        is_head = request.method == "HEAD"
+        return HttpResponse(
+            body=b"" if is_head else body, content_type=_kind(request), headers=(_PRODUCT,)
+        )
+
+    def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:
+        status = status_of(error)
+        body = encode_error(status, error_type(status), error.message)
+        return HttpResponse(
+            status=status,
+            body=b"" if request.method == "HEAD" else body,
+            content_type=_kind(request),
+            headers=(_PRODUCT, *headers_of(status)),
+        )
+
+
+def _inner(path: str) -> str:
+    if path == _PREFIX or path.startswith(_PREFIX + "/"):
+        return path[len(_PREFIX) :] or "/"
+    return path
+
+
+def _kind(request: HttpRequest) -> bytes:
+    """Clients take the version of answers that they asked for."""
+    found = _COMPATIBLE.search(request.header(b"accept"))
+    if found is None:
+        return b"application/json"
+    return b"application/vnd.elasticsearch+json;compatible-with=%b" % found[1].encode()

@@ -13,20 +13,17 @@ from raftwood.base.errors import DeadlineExceeded, Overloaded, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.loghub.decode_bounds import DecodeBounds
 from raftwood.loghub.errors import InvalidParameter, QuotaExceeded
-from raftwood.loghub.key_ranges import hash_key
-from raftwood.loghub.model import AccessKey, Role, allows
+from raftwood.loghub.model import AccessKey, AccessRole, allows
 from raftwood.loghub.server.access import check_role
+from raftwood.loghub.server.content_encoding import unpacked_in_turns
 from raftwood.loghub.server.gateway import Gateway
-from raftwood.loghub.server.http.content import unpacked_in_turns
-from raftwood.loghub.server.http.keys import key_of_authorization
-from raftwood.loghub.server.http.request import Request
-from raftwood.loghub.server.http.routes import Headers
+from raftwood.loghub.server.http import Headers, HttpRequest, key_of_authorization
 from raftwood.loghub.server.long_work import LongWork
 from raftwood.loghub.server.streams import PutResult
-from raftwood.loghub.server.ways_in.putting import Place, Putting
-from raftwood.loghub.server.ways_in.records import Section
+from raftwood.loghub.server.ways_in.records import LogstoreName, RecordSection, SectionWriter
 from raftwood.loghub.server.ways_in.settings import WaysInSettings
 from raftwood.loghub.settings import GatewaySettings
+from raftwood.loghub.shards import hash_key
 
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="raftwood"')
 _LATER: Final = (b"retry-after", b"1")
@@ -38,7 +35,7 @@ class HttpWay:
     def __init__(
         self,
         gateway: Gateway,
-        putting: Putting,
+        putting: SectionWriter,
         settings: WaysInSettings,
         limits: GatewaySettings,
     ) -> None:
@@ -47,7 +44,7 @@ class HttpWay:
         self._limits = limits
         self.putting = putting
 
-    def authenticate(self, request: Request) -> AccessKey:
+    def authenticate(self, request: HttpRequest) -> AccessKey:
         return key_of_authorization(request, self._gateway.access.key)
 
     @property
@@ -62,7 +59,7 @@ class HttpWay:
     def long_work(self) -> LongWork:
         return self._gateway.long_work
 
-    async def body(self, request: Request, *, own_encoding: str = "") -> Buffer:
+    async def body(self, request: HttpRequest, *, own_encoding: str = "") -> Buffer:
         """Unpacked by its Content-Encoding, within the gateway's bounds; the way in unpacks
         `own_encoding` itself.
         """
@@ -80,24 +77,24 @@ class HttpWay:
         request.reserve(len(data))
         return data
 
-    def project(self, request: Request, given: str = "") -> str:
+    def project(self, request: HttpRequest, given: str = "") -> str:
         """The one that is meant, where the key may write there."""
         project = given or _named(request, "project") or _only_project(request)
         assert request.key is not None
-        check_role(request.key, project, Role.WRITER)
+        check_role(request.key, project, AccessRole.WRITER)
         return project
 
-    def place(self, request: Request, *, project: str = "", logstore: str = "") -> Place:
+    def place(self, request: HttpRequest, *, project: str = "", logstore: str = "") -> LogstoreName:
         """The logstore that is meant, where the key may write there."""
         logstore = logstore or _named(request, "logstore") or self._settings.logstore
         if not logstore:
             raise InvalidParameter(
                 "no logstore is named: send the header X-Raftwood-Logstore, or set ways_in.logstore"
             )
-        return Place(self.project(request, project), logstore)
+        return LogstoreName(self.project(request, project), logstore)
 
     async def put(
-        self, request: Request, place: Place, sections: Sequence[Section]
+        self, request: HttpRequest, place: LogstoreName, sections: Sequence[RecordSection]
     ) -> list[PutResult]:
         """Durable when it returns."""
         key = _named(request, "key")
@@ -109,14 +106,16 @@ class HttpWay:
         )
 
 
-def _named(request: Request, name: str) -> str:
+def _named(request: HttpRequest, name: str) -> str:
     return request.parameters.get(name) or request.header(f"x-raftwood-{name}".encode())
 
 
-def _only_project(request: Request) -> str:
+def _only_project(request: HttpRequest) -> str:
     roles = request.key.roles if request.key is not None else {}
     found = [
-        project for project, role in roles.items() if project != "*" and allows(role, Role.WRITER)
+        project
+        for project, role in roles.items()
+        if project != "*" and allows(role, AccessRole.WRITER)
     ]
     if len(found) != 1:
         raise InvalidParameter(
@@ -126,7 +125,7 @@ def _only_project(request: Request) -> str:
     return found[0]
 
 
-def media_type(request: Request) -> str:
+def media_type(request: HttpRequest) -> str:
     return request.header(b"content-type").partition(";")[0].strip().lower()
 
 

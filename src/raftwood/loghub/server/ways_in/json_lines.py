@@ -1,11 +1,17 @@
-"""JSON lines, or one JSON array, of objects: each a record."""
+"""JSON lines, or one JSON array, of objects: each a record.
 
+POST /api/v1/projects/PROJECT/logstores/LOGSTORE/lines.
+"""
+
+import re
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
+from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.loghub import json_records
 from raftwood.loghub.decode_bounds import (
     DEFAULT_BOUNDS,
     SLICE_BYTES,
@@ -13,8 +19,7 @@ from raftwood.loghub.decode_bounds import (
     check_json,
     check_json_document,
 )
-from raftwood.loghub.server.ways_in import times
-from raftwood.loghub.server.ways_in.json_records import (
+from raftwood.loghub.json_records import (
     TIME_FIELDS,
     UNREADABLE,
     contents_of,
@@ -23,7 +28,15 @@ from raftwood.loghub.server.ways_in.json_records import (
     refused,
     time_of,
 )
-from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
+from raftwood.loghub.server.http import HttpRequest, HttpResponse, HttpRoute
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, status_of
+from raftwood.loghub.server.ways_in.records import (
+    PAUSE,
+    RecordSection,
+    encode_record,
+    gathered,
+    sliced,
+)
 
 _decode_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _Line = tuple[int, bytes | msgspec.Raw]
@@ -35,7 +48,7 @@ def decode(
     received_ns: int,
     time_field: str = "",
     bounds: DecodeBounds = DEFAULT_BOUNDS,
-) -> Iterator[Section]:
+) -> Iterator[RecordSection]:
     """All lines, or `InvalidInput` that names the first that is wrong; blank ones are skipped.
 
     The time is taken from `time_field`, or where it is empty from the first of `TIME_FIELDS`.
@@ -48,7 +61,7 @@ def decode(
             yield PAUSE
         lines, name = _items(data), "item {} of the array"
     for part in sliced(lines, _size_of):
-        yield Section(
+        yield RecordSection(
             {},
             [
                 _record(name, number, line, fields, received_ns, bounds)
@@ -72,7 +85,7 @@ def _record(
         record = decode_object(data)
     except UNREADABLE as error:
         raise refused(name.format(number), error) from error
-    time_ns = times.sensible(time_of(record, fields), received_ns)
+    time_ns = json_records.sensible(time_of(record, fields), received_ns)
     return encode_record(time_ns, contents_of(record))
 
 
@@ -93,3 +106,51 @@ def _lines(body: bytes) -> Iterator[_Line]:
     """Blank ones are empty: many of them are work too."""
     for number, line in lines_of(body):
         yield number, b"" if line.isspace() else line
+
+
+_PREFIX: Final = "/api/v1/projects/"
+_PATH: Final = re.compile(r"/api/v1/projects/([^/]+)/logstores/([^/]+)/lines")
+
+
+class LinesRoutes(HttpWay):
+    """Answers how many records were stored; the parameter `time_field` names the time's field."""
+
+    name = "lines"
+
+    def find(self, method: str, path: str) -> HttpRoute | None:
+        if not path.startswith(_PREFIX):
+            return None
+        if method == "POST" and _PATH.fullmatch(path):
+            return HttpRoute("put", self._put)
+        return HttpRoute("unknown", self._unknown)
+
+    async def _unknown(self, request: HttpRequest) -> HttpResponse:
+        raise NotFound(
+            f"there is nothing at {request.method} {request.path[:200]}: POST JSON lines to "
+            "/api/v1/projects/PROJECT/logstores/LOGSTORE/lines"
+        )
+
+    async def _put(self, request: HttpRequest) -> HttpResponse:
+        found = _PATH.fullmatch(request.path)
+        assert found is not None
+        place = self.place(request, project=found[1], logstore=found[2])
+        sections = await gathered(
+            decode(
+                await self.body(request),
+                received_ns=self.putting.now_ns(),
+                time_field=request.parameters.get("time_field", ""),
+                bounds=self.bounds,
+            ),
+            self.putting.turns,
+        )
+        await self.put(request, place, sections)
+        return HttpResponse(
+            body=msgspec.json.encode({"records": sum(len(section.records) for section in sections)})
+        )
+
+    def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:  # noqa: ARG002
+        status = status_of(error)
+        told = {"error": {"code": error.code, "message": error.message}}
+        return HttpResponse(
+            status=status, body=msgspec.json.encode(told), headers=headers_of(status)
+        )

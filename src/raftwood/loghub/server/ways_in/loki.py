@@ -1,4 +1,4 @@
-"""Loki's push: streams as JSON or as snappy-compressed protobuf, to sections.
+"""Loki's push, POST /loki/api/v1/push: streams as JSON or as snappy-compressed protobuf.
 
 A stream's labels are tags, an entry's line is the content `line`, and its structured metadata are
 contents beside it. Protobuf's messages are described in place, as those of `loghub/log_groups.py`.
@@ -6,15 +6,17 @@ contents beside it. Protobuf's messages are described in place, as those of `log
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
 
 import cramjam
 import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from raftwood.base.errors import InvalidInput, TooLarge
+from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, TooLarge
 from raftwood.base.files import Buffer
+from raftwood.loghub import json_records
 from raftwood.loghub.decode_bounds import (
     DEFAULT_BOUNDS,
     Children,
@@ -27,9 +29,16 @@ from raftwood.loghub.decode_bounds import (
     span_bytes,
 )
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.server.ways_in import times
-from raftwood.loghub.server.ways_in.json_records import UNREADABLE, refused
-from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
+from raftwood.loghub.json_records import UNREADABLE, refused
+from raftwood.loghub.server.http import HttpRequest, HttpResponse, HttpRoute
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, media_type, status_of
+from raftwood.loghub.server.ways_in.records import (
+    PAUSE,
+    RecordSection,
+    encode_record,
+    gathered,
+    sliced,
+)
 
 T = TypeVar("T")
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -111,7 +120,7 @@ _METADATA: Final[Children] = {3: {}}
 
 def decode_json(
     body: Buffer, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
-) -> Iterator[Section]:
+) -> Iterator[RecordSection]:
     """All streams, or `InvalidInput` that names what is wrong."""
     data = bytes(body)
     for _ in check_json_document(data, bounds, _NAME):
@@ -127,7 +136,7 @@ def decode_json(
         if not stream.values:
             yield PAUSE
         for part in sliced(enumerate(stream.values, 1), lambda each: len(memoryview(each[1]))):
-            yield Section(
+            yield RecordSection(
                 labels,
                 [
                     _json_entry(value, (at, number), received_ns)
@@ -177,12 +186,14 @@ def _json_entry(
             "since 1970"
         )
     pairs = ((key.encode(), value.encode()) for key, value in metadata.items())
-    return encode_record(times.sensible(int(time), received_ns), _contents(line.encode(), pairs))
+    return encode_record(
+        json_records.sensible(int(time), received_ns), _contents(line.encode(), pairs)
+    )
 
 
 def decode_protobuf(
     body: Buffer, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
-) -> Iterator[Section]:
+) -> Iterator[RecordSection]:
     """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
     unpacked_bytes(body, bytes_max=bytes_max)
     return decode_unpacked(unpack(body), received_ns=received_ns, bounds=bounds)
@@ -190,7 +201,7 @@ def decode_protobuf(
 
 def decode_unpacked(
     data: bytes, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
-) -> Iterator[Section]:
+) -> Iterator[RecordSection]:
     """As `decode_protobuf`, of what was unpacked."""
     push = ProtobufFields(data, _NAME)
     number = 0
@@ -208,7 +219,7 @@ def decode_unpacked(
             name = f"the labels of stream {number}"
             tags = parse_labels(text, name, labels_max=bounds.keys_max)
             for part in sliced(entries, span_bytes):
-                yield Section(
+                yield RecordSection(
                     tags, [_entry(entry, received_ns) for entry in _entries(push, part, bounds)]
                 )
 
@@ -249,7 +260,7 @@ def _no_snappy(error: cramjam.DecompressionError) -> InvalidInput:
 
 def _entry(entry: Any, received_ns: int) -> bytes:
     time = entry.timestamp
-    time_ns = times.sensible(time.seconds * times.NS_PER_S + time.nanos, received_ns)
+    time_ns = json_records.sensible(time.seconds * json_records.NS_PER_S + time.nanos, received_ns)
     pairs = ((pair.name, pair.value) for pair in entry.metadata)
     return encode_record(time_ns, _contents(entry.line, pairs))
 
@@ -291,3 +302,43 @@ def _unescaped(found: re.Match[str]) -> str:
         return _ESCAPES.get(found[4], found[0])
     code = int(digits, 16)
     return chr(code) if code <= 0x10FFFF else "\ufffd"
+
+
+_PATH: Final = "/loki/api/v1/push"
+
+
+class LokiRoutes(HttpWay):
+    """A tenant (X-Scope-OrgID) is a project."""
+
+    name: ClassVar[str] = "loki"
+
+    def find(self, method: str, path: str) -> HttpRoute | None:
+        if path != _PATH:
+            return None
+        return HttpRoute("push", self._push if method == "POST" else self._unknown)
+
+    async def _unknown(self, request: HttpRequest) -> HttpResponse:
+        raise NotFound(f"there is no {request.method} {_PATH}: POST streams")
+
+    async def _push(self, request: HttpRequest) -> HttpResponse:
+        place = self.place(request, project=request.header(b"x-scope-orgid"))
+        # Protobuf is always compressed by snappy, whether it says so or not.
+        body = await self.body(request, own_encoding="snappy")
+        received_ns = self.putting.now_ns()
+        if media_type(request) == "application/json":
+            decoded = decode_json(body, received_ns=received_ns, bounds=self.bounds)
+        else:
+            size = unpacked_bytes(body, bytes_max=self.raw_bytes_max)
+            data = await self.long_work.do(partial(unpack, body), size=size)
+            decoded = decode_unpacked(data, received_ns=received_ns, bounds=self.bounds)
+        await self.put(request, place, await gathered(decoded, self.putting.turns))
+        return HttpResponse(status=204)
+
+    def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:  # noqa: ARG002
+        status = status_of(error)
+        return HttpResponse(
+            status=status,
+            body=error.message.encode() + b"\n",
+            content_type=b"text/plain; charset=utf-8",
+            headers=headers_of(status),
+        )

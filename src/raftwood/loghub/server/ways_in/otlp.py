@@ -1,36 +1,212 @@
-"""OTLP logs: an export request as protobuf or JSON to sections, and the answers it wants.
+"""OTLP logs over HTTP, POST /v1/logs: an export request as protobuf or JSON, and its answers.
 
 A resource's attributes are tags, its scope's as `otel.scope.*`; a record's attributes are its
 contents, beside `body`, `severity_text`, `severity_number`, `trace_id`, `span_id`, `flags` and
 `event_name`. Values that are no texts stand as JSON.
+
+OTLP's JSON is not quite protobuf's: ids are hexadecimal, and 64-bit numbers may be texts. Its
+structs have the names of the protobuf messages' fields, so that both are walked alike.
 """
 
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
+import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from raftwood.base.errors import InvalidInput
+from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.loghub import json_records
 from raftwood.loghub.decode_bounds import (
     DEFAULT_BOUNDS,
     Children,
     DecodeBounds,
     ProtobufFields,
     Span,
+    check_json,
     check_json_document,
     check_protobuf,
     span_bytes,
 )
 from raftwood.loghub.errors import BatchTooLarge
-from raftwood.loghub.server.ways_in import otlp_json, times
-from raftwood.loghub.server.ways_in.records import PAUSE, Section, encode_record, sliced
+from raftwood.loghub.json_records import UNREADABLE, refused
+from raftwood.loghub.server.http import HttpRequest, HttpResponse, HttpRoute
+from raftwood.loghub.server.ways_in.http_way import HttpWay, headers_of, media_type, status_of
+from raftwood.loghub.server.ways_in.records import (
+    PAUSE,
+    RecordSection,
+    encode_record,
+    gathered,
+    sliced,
+    take_out_too_large,
+)
+
+_Whole = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,20}\Z")] | int
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-fA-F]*\Z", max_length=64)]
+
+
+class _Message(msgspec.Struct, frozen=True, rename="camel"):
+    """What OTLP sends; fields that are not known are skipped."""
+
+
+class _Values(_Message, frozen=True):
+    """A list."""
+
+    values: "list[_Any]" = []
+
+
+class _Pairs(_Message, frozen=True):
+    """A map."""
+
+    values: "list[_Pair]" = []
+
+
+class _Any(_Message, frozen=True):
+    """A value of some kind."""
+
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: _Whole | None = None
+    double_value: float | str | None = None
+    array_value: _Values | None = None
+    kvlist_value: _Pairs | None = None
+    bytes_value: str | None = None
+
+
+class _Pair(_Message, frozen=True):
+    """An attribute."""
+
+    key: str = ""
+    value: _Any | None = None
+
+
+class _Resource(_Message, frozen=True):
+    """Who made the records."""
+
+    attributes: list[_Pair] = []
+
+
+class _Scope(_Message, frozen=True):
+    """By which library."""
+
+    name: str = ""
+    version: str = ""
+    attributes: list[_Pair] = []
+
+
+class _Record(_Message, frozen=True):
+    """One record."""
+
+    time_unix_nano: _Whole = 0
+    observed_time_unix_nano: _Whole = 0
+    severity_number: int = 0
+    severity_text: str = ""
+    body: _Any | None = None
+    attributes: list[_Pair] = []
+    flags: int = 0
+    trace_id: _Id = ""
+    span_id: _Id = ""
+    event_name: str = ""
+
+
+_EMPTY: Final = msgspec.Raw(b"{}")
+
+
+class _OfScope(_Message, frozen=True):
+    """Records of one scope; what is in it is decoded a slice at a time."""
+
+    scope: msgspec.Raw = _EMPTY
+    log_records: list[msgspec.Raw] = []
+
+
+class _OfResource(_Message, frozen=True):
+    """Records of one resource."""
+
+    resource: msgspec.Raw = _EMPTY
+    scope_logs: list[_OfScope] = []
+
+
+class _Request(_Message, frozen=True):
+    """An export request."""
+
+    resource_logs: list[_OfResource] = []
+
+
+_decode_request: Final = msgspec.json.Decoder(_Request).decode
+_decode_resource: Final = msgspec.json.Decoder(_Resource).decode
+_decode_scope: Final = msgspec.json.Decoder(_Scope).decode
+_decode_records: Final = msgspec.json.Decoder(list[_Record]).decode
+
+
+class JsonRequest:
+    """A request taken apart, or `InvalidInput` that names the field."""
+
+    def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
+        self._bounds = bounds
+        try:
+            self._request = _decode_request(data)
+        except UNREADABLE as error:
+            raise refused("the export request", error) from error
+
+    def resources(self) -> Iterator[tuple[msgspec.Raw, list[_OfScope]]]:
+        return ((each.resource, each.scope_logs) for each in self._request.resource_logs)
+
+    def scopes(self, scopes: list[_OfScope]) -> Iterator[tuple[msgspec.Raw, list[msgspec.Raw]]]:
+        return ((each.scope, each.log_records) for each in scopes)
+
+    @staticmethod
+    def size_of(record: msgspec.Raw) -> int:
+        return len(memoryview(record))
+
+    def resource(self, data: msgspec.Raw) -> Any:
+        return self._decoded(_decode_resource, data, "a resource of the export request")
+
+    def scope(self, data: msgspec.Raw) -> Any:
+        return self._decoded(_decode_scope, data, "a scope of the export request")
+
+    def records(self, part: list[msgspec.Raw]) -> Any:
+        """Decoded together; those that are not small are judged before."""
+        encoded = [bytes(each) for each in part]
+        for data in encoded:
+            if len(data) > self._bounds.keys_max:
+                check_json(data, self._bounds, "a record of the export request")
+        try:
+            return _decode_records(b"[%b]" % b",".join(encoded))
+        except UNREADABLE as error:
+            raise refused("a record of the export request", error) from error
+
+    def _decoded(self, decode: Callable[[bytes], Any], raw: msgspec.Raw, name: str) -> Any:
+        data = bytes(raw)
+        check_json(data, self._bounds, name)
+        try:
+            return decode(data)
+        except UNREADABLE as error:
+            raise refused(name, error) from error
+
+
+def plain_json(value: _Any | None) -> Any:
+    """What JSON has for it; None for one that is not set."""
+    if value is None:
+        return None
+    if value.string_value is not None:
+        return value.string_value
+    if value.int_value is not None:
+        return int(value.int_value)
+    if value.array_value is not None:
+        return [plain_json(each) for each in value.array_value.values]
+    if value.kvlist_value is not None:
+        return {each.key: plain_json(each.value) for each in value.kvlist_value.values}
+    for other in (value.bool_value, value.double_value, value.bytes_value):
+        if other is not None:
+            return other
+    return None
+
 
 _OWN: Final = frozenset(
     ("body", "severity_text", "severity_number", "trace_id", "span_id", "flags", "event_name")
@@ -41,7 +217,7 @@ _Plain = Callable[[Any], Any]
 
 def decode(
     body: Buffer, *, is_json: bool, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
-) -> Iterator[Section]:
+) -> Iterator[RecordSection]:
     """All records of a request, or `InvalidInput`; a record without a time has its observed one.
 
     The request is taken apart first, and its records are decoded a slice at a time.
@@ -52,7 +228,7 @@ def decode(
     if is_json:
         for _ in check_json_document(data, bounds, "the export request"):
             yield PAUSE
-        request, plain = otlp_json.JsonRequest(data, bounds), otlp_json.plain
+        request, plain = JsonRequest(data, bounds), plain_json
     else:
         request, plain = _ProtobufRequest(data, bounds), _plain
     tag_count = 0
@@ -76,7 +252,7 @@ def decode(
                 )
             for part in sliced(records, request.size_of):
                 found = [_record(each, plain, received_ns) for each in request.records(part)]
-                yield Section(all_tags, found)
+                yield RecordSection(all_tags, found)
 
 
 _PAIR: Final[dict[int, Any]] = {}
@@ -136,7 +312,7 @@ def _decoded(kind: Any, data: bytes) -> Any:
 
 def _record(record: Any, plain: _Plain, received_ns: int) -> bytes:
     time_ns = int(record.time_unix_nano) or int(record.observed_time_unix_nano) or None
-    return encode_record(times.sensible(time_ns, received_ns), _contents(record, plain))
+    return encode_record(json_records.sensible(time_ns, received_ns), _contents(record, plain))
 
 
 def _contents(record: Any, plain: _Plain) -> Iterator[tuple[bytes, bytes]]:
@@ -220,3 +396,52 @@ def encode_status(message: str, *, is_json: bool) -> bytes:
     text = message.encode()[:8_000].decode(errors="ignore").encode()
     low, high = len(text) & 0x7F, len(text) >> 7
     return b"".join((b"\x12", bytes((low | 0x80, high) if high else (low,)), text))
+
+
+_PATH: Final = "/v1/logs"
+_PROTOBUF: Final = "application/x-protobuf"
+_JSON: Final = "application/json"
+
+
+class OtlpRoutes(HttpWay):
+    """Answers are of the kind that the request was."""
+
+    name: ClassVar[str] = "otlp"
+
+    def find(self, method: str, path: str) -> HttpRoute | None:
+        if path != _PATH:
+            return None
+        return HttpRoute("export", self._export if method == "POST" else self._unknown)
+
+    async def _unknown(self, request: HttpRequest) -> HttpResponse:
+        raise NotFound(f"there is no {request.method} {_PATH}: POST an export request")
+
+    async def _export(self, request: HttpRequest) -> HttpResponse:
+        kind = media_type(request)
+        if kind not in (_PROTOBUF, _JSON):
+            raise InvalidInput(
+                f"a body of type {kind[:80]!r} is not taken: send {_PROTOBUF} or {_JSON}"
+            )
+        is_json = kind == _JSON
+        place = self.place(request)
+        body = await self.body(request)
+        sections = await gathered(
+            decode(body, is_json=is_json, received_ns=self.putting.now_ns(), bounds=self.bounds),
+            self.putting.turns,
+        )
+        bytes_max = self.putting.group_bytes_max
+        refused = take_out_too_large(sections, bytes_max=bytes_max)
+        await self.put(request, place, sections)
+        why = f"{refused} records are above {bytes_max} bytes: make them smaller" if refused else ""
+        answer = encode_answer(is_json=is_json, refused=refused, why=why)
+        return HttpResponse(body=answer, content_type=kind.encode())
+
+    def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:
+        status = status_of(error)
+        is_json = media_type(request) == _JSON
+        return HttpResponse(
+            status=status,
+            body=encode_status(error.message, is_json=is_json),
+            content_type=(_JSON if is_json else _PROTOBUF).encode(),
+            headers=headers_of(status),
+        )

@@ -1,4 +1,4 @@
-"""What all ways in decode to: sections of encoded records, packed into as few LogGroups as can be.
+"""What all ways in decode to: sections of encoded records, packed into LogGroups and put.
 
 All records of a request for one logstore become one LogGroup, which is put whole or not at all;
 only where it would be above the limit do several follow each other. Tags that all records share
@@ -7,18 +7,25 @@ name by which SLS's readers show a tag: `__tag__:NAME`.
 
 The messages are written by hand, in the form of `loghub/log_groups.py`: a record is encoded before
 it is known which tags it shares, and what is appended to an encoded message belongs to it.
+`SectionWriter` puts them into a logstore.
 """
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
-from raftwood.base.codecs import Codec, compress
-from raftwood.loghub.batches import Batch
-from raftwood.loghub.decode_bounds import SLICE_BYTES
+from raftwood.base.compression import Codec, compress
+from raftwood.base.environment import Environment
+from raftwood.base.errors import RaftwoodError
+from raftwood.loghub.batches import HEAD_BYTES, Batch
+from raftwood.loghub.decode_bounds import RECORDS_MAX, SLICE_BYTES
 from raftwood.loghub.errors import BatchTooLarge
+from raftwood.loghub.server.gateway import Gateway
+from raftwood.loghub.server.streams import PutResult
+from raftwood.net.listeners import FairScheduler
 
 Contents = Iterable[tuple[bytes, bytes]]
 
@@ -96,14 +103,14 @@ def encode_record(time_ns: int, contents: Contents) -> bytes:
     )
 
 
-class Section(msgspec.Struct, frozen=True):
+class RecordSection(msgspec.Struct, frozen=True):
     """Records that have the same tags."""
 
     tags: Mapping[bytes, bytes]
     records: list[bytes]
 
 
-PAUSE: Final = Section({}, [])
+PAUSE: Final = RecordSection({}, [])
 """What a decoder gives where it has worked for a while without a record."""
 
 T = TypeVar("T")
@@ -125,7 +132,7 @@ def sliced(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]
         yield part
 
 
-class Packed(msgspec.Struct, frozen=True, gc=False):
+class PackedLogGroup(msgspec.Struct, frozen=True, gc=False):
     """A `LogGroup` and how many records it has."""
 
     body: bytes
@@ -141,7 +148,7 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
         return Batch(body=self.body, raw_bytes=raw_bytes, records=self.records)
 
 
-def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
+def _shared(sections: Sequence[RecordSection]) -> dict[bytes, bytes]:
     first, *others = (section.tags for section in sections)
     return {
         key: value for key, value in first.items() if all(tags.get(key) == value for tags in others)
@@ -149,8 +156,8 @@ def _shared(sections: Sequence[Section]) -> dict[bytes, bytes]:
 
 
 def pack(
-    sections: Sequence[Section], *, source: bytes = b"", bytes_max: int
-) -> Iterator[Packed | None]:
+    sections: Sequence[RecordSection], *, source: bytes = b"", bytes_max: int
+) -> Iterator[PackedLogGroup | None]:
     """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger.
 
     None now and then, where others may have their turn.
@@ -180,7 +187,7 @@ def pack(
                     "allowed: send it in parts"
                 )
             if size + bytes_more > room:
-                yield Packed(b"".join((*parts, end)), count)
+                yield PackedLogGroup(b"".join((*parts, end)), count)
                 parts, size, count = [], 0, 0
             parts += (_LOG, length, body)
             size += bytes_more
@@ -193,10 +200,10 @@ def pack(
                 )
             if not number % SLICE_RECORDS:
                 yield None
-    yield Packed(b"".join((*parts, end)), count)
+    yield PackedLogGroup(b"".join((*parts, end)), count)
 
 
-def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:
+def take_out_too_large(sections: Sequence[RecordSection], *, bytes_max: int) -> int:
     """Where records that fit no LogGroup are refused alone: answers how many."""
     refused = 0
     for section in sections:
@@ -205,3 +212,130 @@ def take_out_too_large(sections: Sequence[Section], *, bytes_max: int) -> int:
         refused += len(section.records) - len(kept)
         section.records[:] = kept
     return refused
+
+
+_PAUSE_S_FIRST: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+
+
+async def gathered(
+    decoded: Iterable[T], turns: FairScheduler, *, records_max: int = RECORDS_MAX
+) -> list[T]:
+    """All that a decoder gives, section by section: a large request leaves others their turns.
+
+    `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
+    At a section without records others have their turn at once.
+    """
+    found: list[T] = []
+    records = since_turn = 0
+    for each in decoded:
+        count, cost = 1, 1
+        if isinstance(each, RecordSection):
+            count = len(each.records)
+            size = sum(map(len, each.records))
+            cost = max(count, SLICE_RECORDS * size // SLICE_BYTES) if count else SLICE_RECORDS
+        if count:
+            found.append(each)
+        records += count
+        since_turn += cost
+        if records > records_max:
+            raise BatchTooLarge(
+                f"a request has more than {records_max} records: send them in several requests"
+            )
+        if since_turn >= SLICE_RECORDS:
+            since_turn = 0
+            await turns.pause()
+    return found
+
+
+class LogstoreName(msgspec.Struct, frozen=True):
+    """A logstore."""
+
+    project: str
+    logstore: str
+
+
+class SectionWriter:
+    """Of a gateway; whether somebody may was asked before."""
+
+    def __init__(self, environment: Environment, gateway: Gateway) -> None:
+        self._environment = environment
+        self._gateway = gateway
+
+    @property
+    def turns(self) -> FairScheduler:
+        """For `gathered`."""
+        return self._gateway.decoding
+
+    @property
+    def group_bytes_max(self) -> int:
+        limits = self._gateway.streams.limits
+        return min(limits.stored_bytes_max - HEAD_BYTES, limits.raw_bytes_max)
+
+    def now_ns(self) -> int:
+        """When what comes now was received."""
+        return self._environment.clock.wall_ns()
+
+    async def put(
+        self,
+        place: LogstoreName,
+        sections: Sequence[RecordSection],
+        *,
+        source: bytes,
+        key: str | None,
+    ) -> list[PutResult]:
+        """Durable when it returns. All is packed before the first LogGroup is put; where it takes
+        several, those before one that failed are stored.
+        """
+        results = []
+        for packed in await self._packed(sections, source):
+            self._gateway.quotas.take(place.project, len(packed.body))
+            results.append(
+                await self._gateway.streams.put(
+                    place.project, place.logstore, packed.batch(), key=key
+                )
+            )
+        return results
+
+    async def _packed(
+        self, sections: Sequence[RecordSection], source: bytes
+    ) -> list[PackedLogGroup]:
+        found = []
+        for each in pack(sections, source=source, bytes_max=self.group_bytes_max):
+            if each is None:
+                await self.turns.pause()
+            else:
+                found.append(each)
+        return found
+
+    async def put_patiently(
+        self,
+        place: LogstoreName,
+        sections: Sequence[RecordSection],
+        *,
+        source: bytes,
+        key: str,
+        patience_ms: int,
+    ) -> int:
+        """For senders that are not told of errors: what may pass is waited for, for so long.
+
+        Answers how many records were dropped because they fit no LogGroup.
+        """
+        dropped = take_out_too_large(sections, bytes_max=self.group_bytes_max)
+        clock = self._environment.clock
+        deadline_ns = clock.monotonic_ns() + patience_ms * 1_000_000
+        pause_s = _PAUSE_S_FIRST
+        for packed in await self._packed(sections, source):
+            while True:
+                try:
+                    self._gateway.quotas.take(place.project, len(packed.body))
+                    await self._gateway.streams.put(
+                        place.project, place.logstore, packed.batch(), key=key
+                    )
+                    break
+                except RaftwoodError as error:
+                    if not error.retriable or clock.monotonic_ns() >= deadline_ns:
+                        raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        return dropped

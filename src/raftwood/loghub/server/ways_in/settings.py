@@ -1,5 +1,7 @@
 """Settings of the ways in beside SLS."""
 
+import ipaddress
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -8,7 +10,26 @@ from msgspec import Meta
 from raftwood.base.names import NAME_PATTERN
 from raftwood.base.settings import Secret, Section
 from raftwood.loghub.decode_bounds import DecodeBounds
-from raftwood.loghub.server.ways_in.peers import Peers
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class AllowedNetworks:
+    """Networks such as `10.0.0.0/8` or `::1`; ValueError for what is none."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks: list[_Network] = [ipaddress.ip_network(each) for each in networks]
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def __contains__(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return any((mapped or address) in network for network in self._networks)
 
 
 def _listen(what: str) -> Any:
@@ -142,10 +163,10 @@ class WaysInSettings(Section, frozen=True):
             plain=self.syslog_listen or self.syslog_udp_listen,
             encrypted=self.syslog_tls_listen,
             place=(self.syslog_project, self.syslog_logstore),
-            lets_in_plain=bool(Peers(self.syslog_peers)),
+            lets_in_plain=bool(AllowedNetworks(self.syslog_peers)),
             lets_in_encrypted=bool(self.syslog_peers) or has_certificates,
         )
-        can_prove = bool(Peers(self.fluent_peers)) or bool(self.fluent_shared_key)
+        can_prove = bool(AllowedNetworks(self.fluent_peers)) or bool(self.fluent_shared_key)
         self._check(
             "fluent",
             plain=self.fluent_listen,

@@ -13,16 +13,13 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded, RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
-from raftwood.base.sections import ConnectionSettings
-from raftwood.loghub.key_ranges import hash_key
-from raftwood.loghub.server.ways_in.peers import Peers
-from raftwood.loghub.server.ways_in.putting import Place, Putting
-from raftwood.loghub.server.ways_in.records import Section
-from raftwood.loghub.server.ways_in.settings import WaysInSettings
-from raftwood.net.admission import Admission
+from raftwood.base.settings import ConnectionSettings
+from raftwood.loghub.server.ways_in.records import LogstoreName, RecordSection, SectionWriter
+from raftwood.loghub.server.ways_in.settings import AllowedNetworks, WaysInSettings
+from raftwood.loghub.shards import hash_key
+from raftwood.net.listeners import ConnectionAdmission, FairScheduler, TurnLimits
 from raftwood.net.tls import ServerTls
 from raftwood.net.tls_door import InTheDoor, TlsDoor
-from raftwood.net.turns import TurnLimits, Turns
 
 READ_BYTES: Final = 256 << 10
 SLICE_BYTES: Final = 16 << 10
@@ -44,7 +41,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class Connection:
+class SocketConnection:
     """One peer's; `host` is its address."""
 
     def __init__(
@@ -88,7 +85,7 @@ class Connection:
                 "messages that are not whole take more than ways_in.buffers_bytes_max: raise it"
             )
 
-    async def put(self, sections: list[Section]) -> None:
+    async def put(self, sections: list[RecordSection]) -> None:
         """Durable when it returns."""
         await self._server.put(sections, self.host)
 
@@ -126,7 +123,7 @@ class Connection:
 class Slices:
     """Messages that have come together: each slice of them waits for its turn."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairScheduler) -> None:
         self._turns = turns
         self._left = 0
 
@@ -149,11 +146,11 @@ class SocketServer:
     def __init__(
         self,
         environment: Environment,
-        putting: Putting,
+        putting: SectionWriter,
         settings: WaysInSettings,
         *,
-        place: Place,
-        peers: Peers,
+        place: LogstoreName,
+        peers: AllowedNetworks,
         metrics: Metrics,
         connections: ConnectionSettings,
     ) -> None:
@@ -167,14 +164,14 @@ class SocketServer:
         """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
         self._doors: list[TlsDoor] = []
-        self._connections: dict[asyncio.Task[None], Connection] = {}
-        self._admission: Admission[Connection | InTheDoor] = Admission(
+        self._connections: dict[asyncio.Task[None], SocketConnection] = {}
+        self._admission: ConnectionAdmission[SocketConnection | InTheDoor] = ConnectionAdmission(
             settings.connections_max, connections
         )
         self._admission.count_in(metrics, self.way)
         self._refused_hosts: set[str] = set()
         self.is_closing = False
-        self.turns = Turns(_TURN)
+        self.turns = FairScheduler(_TURN)
         labels = {"way": self.way}
         self._records = metrics.counter(
             "ways_in_records_total", "Records stored that came over a socket.", labels
@@ -191,7 +188,7 @@ class SocketServer:
             "ways_in_connections", "Open connections.", lambda: len(self._connections), labels
         )
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: SocketConnection) -> None:
         """Until the peer ends; a `RaftwoodError` closes the connection."""
         raise NotImplementedError
 
@@ -227,7 +224,7 @@ class SocketServer:
         peer = writer.get_extra_info("peername")
         host = peer[0] if peer else ""
         has_certificate = bool(writer.get_extra_info("peercert"))
-        connection = Connection(self, reader, writer, host)
+        connection = SocketConnection(self, reader, writer, host)
         if (
             self.is_closing
             or not self.lets_in(host, has_certificate=has_certificate)
@@ -242,14 +239,14 @@ class SocketServer:
         self._connections[task] = connection
         task.add_done_callback(self._forget)
 
-    def _has_room_for(self, connection: Connection) -> bool:
+    def _has_room_for(self, connection: SocketConnection) -> bool:
         entered = self._admission.enter(connection, connection.host)
         if entered.displaced is not None:
             # Neither protocol has a word for it.
             entered.displaced.make_room()
         return not entered.refusal
 
-    def authenticated(self, connection: Connection) -> None:
+    def authenticated(self, connection: SocketConnection) -> None:
         self._admission.authenticated(connection)
 
     def _tell_of_refusal(self, host: str) -> None:
@@ -264,7 +261,7 @@ class SocketServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a connection's task failed", way=self.way, exc_info=error)
 
-    async def _served(self, connection: Connection) -> None:
+    async def _served(self, connection: SocketConnection) -> None:
         try:
             await self.serve(connection)
         except RaftwoodError as error:
@@ -275,7 +272,7 @@ class SocketServer:
             connection.hold(0)
             await connection.end()
 
-    async def put(self, sections: list[Section], host: str) -> None:
+    async def put(self, sections: list[RecordSection], host: str) -> None:
         """What one peer sent; its records stay in order, for they have the same key."""
         count = sum(len(section.records) for section in sections)
         source = host.encode()

@@ -5,43 +5,49 @@ from contextlib import contextmanager
 from typing import Any
 
 from raftwood.base.errors import Conflict
-from raftwood.zeppelin.meta import failover, handover, migration, planning
+from raftwood.zeppelin.meta import failover, migration, state_machine
+from raftwood.zeppelin.meta import migration as migration_module
 from raftwood.zeppelin.meta.changes import CancelHandover
-from raftwood.zeppelin.meta.draft import Draft
-from raftwood.zeppelin.meta.heard import Heard, Heartbeat, Reign
-from raftwood.zeppelin.meta.migration import Moves
-from raftwood.zeppelin.meta.queries import Lease
+from raftwood.zeppelin.meta.heartbeats import (
+    KnownNode,
+    LeaderTerm,
+    NodeHeartbeat,
+    PlanningView,
+    TablePartition,
+)
+from raftwood.zeppelin.meta.migration import MigrationCandidates
+from raftwood.zeppelin.meta.partition_rules import TopologyDraft
+from raftwood.zeppelin.meta.queries import LeaseAnswer
 from raftwood.zeppelin.meta.state_machine import MetaMachine
-from raftwood.zeppelin.meta.view import Place, View
 from raftwood.zeppelin.model import EPOCH_NONE
 from tests.kits.models import Mutant, replaced, together
 from tests.kits.zeppelin.meta.world.moving import move_through
 from tests.kits.zeppelin.meta.world.world import SETTINGS, live_through
 
-_hear = Reign.hear
+_hear = LeaderTerm.hear
 _hear_with_lease = MetaMachine._hear
-_has_all = handover._has_all
-_next_handover = handover.next_step
-_next_migration = migration.next_step
-_begun = Moves.begun
+_has_all = migration_module._has_all
+_next_handover = migration_module.handover_step
+_next_migration = migration.migration_step
+_begun = MigrationCandidates.begun
 
 
-def _offset_of_another(view: View, node: Any, place: Place) -> Any:
+def _offset_of_another(view: PlanningView, node: Any, place: TablePartition) -> Any:
     offsets = view.heard(node).offsets
     others = [each for each in offsets if each != place.key]
     return offsets[others[0]] if others else offsets.get(place.key)
 
 
-def _planned_by_the_global_epoch(draft: Draft, table: str, number: int, epoch: int) -> Any:
+def _planned_by_the_global_epoch(draft: TopologyDraft, table: str, number: int, epoch: int) -> Any:
     if draft._before.epoch != epoch:
         raise Conflict("it has moved")
     return draft.partition(table, number)
 
 
-def _noted_as_down(reign: Reign, node: Any, now_ms: int) -> Heard:
+def _noted_as_down(reign: LeaderTerm, node: Any, now_ms: int) -> KnownNode:
     heard = reign.nodes.get(node.id)
     if heard is None or heard.run != node.run:
-        return Heard(node.run, now_ms - SETTINGS.down_ms)
+        return KnownNode(node.run, now_ms - SETTINGS.down_ms)
     return heard
 
 
@@ -49,10 +55,10 @@ def _longer_lease(machine: Any, heartbeat: Any) -> Any:
     """A lease that is as long as it takes to be declared down."""
     lease = _hear_with_lease(machine, heartbeat)
     longer_ms = lease.lease_ms and SETTINGS.down_ms + 400
-    return Lease(longer_ms, lease.heartbeat_ms, lease.delta, lease.moment)
+    return LeaseAnswer(longer_ms, lease.heartbeat_ms, lease.delta, lease.moment)
 
 
-def _has_what_was_told(view: View, place: Any, target: Any, *, master: Any) -> bool:
+def _has_what_was_told(view: PlanningView, place: Any, target: Any, *, master: Any) -> bool:
     """The target is where the master was when it spoke last, frozen or not."""
     frozen, reached = view.offset(master, place), view.offset(target, place)
     return frozen is not None and reached is not None and reached.position >= frozen.position
@@ -63,7 +69,7 @@ def _frozen_with_offsets_from_before() -> Iterator[None]:
     """A master says that it is frozen, and how far it was the last time is believed."""
     told: dict[Any, dict[Any, Any]] = {}
 
-    def hear(reign: Reign, heartbeat: Any, now_ms: int) -> bool:
+    def hear(reign: LeaderTerm, heartbeat: Any, now_ms: int) -> bool:
         counts = _hear(reign, heartbeat, now_ms)
         if counts:
             heard, before = reign.nodes[heartbeat.node], told.get(heartbeat.node, {})
@@ -73,11 +79,11 @@ def _frozen_with_offsets_from_before() -> Iterator[None]:
                     heard.offsets[key] = before[key]
         return counts
 
-    with replaced(Reign, hear=hear)():
+    with replaced(LeaderTerm, hear=hear)():
         yield
 
 
-def _hear_the_old(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
+def _hear_the_old(reign: LeaderTerm, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
     """What was long on its way is believed."""
     heard = reign.nodes.get(heartbeat.node)
     epoch = EPOCH_NONE
@@ -89,7 +95,7 @@ def _hear_the_old(reign: Reign, heartbeat: Heartbeat, now_ms: int) -> bool:
     return counts
 
 
-def _has_as_much(view: View, place: Place, target: Any, *, master: Any) -> bool:
+def _has_as_much(view: PlanningView, place: TablePartition, target: Any, *, master: Any) -> bool:
     """A slave that has as much has enough."""
     frozen, reached = view.offset(master, place), view.offset(target, place)
     if frozen is None or reached is None or reached.position < frozen.position:
@@ -98,7 +104,7 @@ def _has_as_much(view: View, place: Place, target: Any, *, master: Any) -> bool:
     return epoch >= place.partition.epoch
 
 
-def _never_cancelled(view: View, place: Place) -> Any:
+def _never_cancelled(view: PlanningView, place: TablePartition) -> Any:
     change = _next_handover(view, place)
     return None if isinstance(change, CancelHandover) else change
 
@@ -108,32 +114,34 @@ def _forgotten_by_the_next_leader() -> Iterator[None]:
     """Whoever has begun a migration sees it through, and nobody else does."""
     own: dict[int, dict[tuple[str, int], None]] = {}
 
-    def next_step(view: View, place: Place) -> Any:
+    def next_step(view: PlanningView, place: TablePartition) -> Any:
         is_own = (place.table.name, place.number) in own.get(view.reign.term, {})
         return _next_migration(view, place) if is_own else None
 
-    def begun(moves: Moves) -> Any:
+    def begun(moves: MigrationCandidates) -> Any:
         changes = _begun(moves)
         for each in changes:
             own.setdefault(moves._view.reign.term, {})[each.table, each.partition] = None
         return changes
 
-    with together(replaced(migration, next_step=next_step), replaced(Moves, begun=begun))():
+    with together(
+        replaced(migration, migration_step=next_step), replaced(MigrationCandidates, begun=begun)
+    )():
         yield
 
 
-def _well_whatever_it_told(view: View, place: Place, target: Any) -> bool:
+def _well_whatever_it_told(view: PlanningView, place: TablePartition, target: Any) -> bool:
     """The target had a replica of this partition once, or follows nobody yet."""
     return view.offset(target, place) is not None and view.is_up(target)
 
 
-def _count_all_alone(moves: Moves, _master: Any, _target: Any) -> None:
+def _count_all_alone(moves: MigrationCandidates, _master: Any, _target: Any) -> None:
     moves._under_way += 1
 
 
 MUTANTS = {
     "the offset of another partition": Mutant(
-        live_through, replaced(View, offset=_offset_of_another)
+        live_through, replaced(PlanningView, offset=_offset_of_another)
     ),
     "a stale replica": Mutant(
         live_through,
@@ -151,22 +159,26 @@ MUTANTS = {
     ),
     # Offsets count as of when they were heard, not of when they were looked at.
     "judged by arrival": Mutant(
-        live_through, replaced(Reign, _after_ms=lambda _self, _heartbeat: 1 << 60), first=13
+        live_through, replaced(LeaderTerm, _after_ms=lambda _self, _heartbeat: 1 << 60), first=13
     ),
-    "a global epoch": Mutant(live_through, replaced(Draft, planned=_planned_by_the_global_epoch)),
-    "judges at once": Mutant(live_through, replaced(Reign, _noted_node=_noted_as_down), first=15),
+    "a global epoch": Mutant(
+        live_through, replaced(TopologyDraft, planned=_planned_by_the_global_epoch)
+    ),
+    "judges at once": Mutant(
+        live_through, replaced(LeaderTerm, _noted_node=_noted_as_down), first=15
+    ),
     "a lease that is too long": Mutant(
         live_through, replaced(MetaMachine, _hear=_longer_lease), first=15
     ),
     "frozen before the freeze": Mutant(
-        live_through, replaced(handover, _has_all=_has_what_was_told)
+        live_through, replaced(migration_module, _has_all=_has_what_was_told)
     ),
     "frozen with offsets from before": Mutant(
         live_through, _frozen_with_offsets_from_before, first=10
     ),
     "unfit masters stay": Mutant(
         live_through,
-        replaced(planning, is_unfit=lambda _view, _place: False),
+        replaced(state_machine, is_unfit=lambda _view, _place: False),
         first=3,
     ),
     # Where a replica is removed the others are taken to have all that it had acked.
@@ -174,14 +186,19 @@ MUTANTS = {
         live_through, replaced(failover, _is_proven=lambda *_, **__: True), first=3
     ),
     "a migration that is frozen before the freeze": Mutant(
-        move_through, replaced(handover, _has_all=_has_what_was_told), first=1
+        move_through, replaced(migration_module, _has_all=_has_what_was_told), first=1
     ),
     "judged by old heartbeats": Mutant(
         move_through,
-        together(replaced(Reign, hear=_hear_the_old), replaced(handover, _has_all=_has_as_much)),
+        together(
+            replaced(LeaderTerm, hear=_hear_the_old),
+            replaced(migration_module, _has_all=_has_as_much),
+        ),
         first=7,
     ),
-    "never unstuck": Mutant(move_through, replaced(handover, next_step=_never_cancelled), first=1),
+    "never unstuck": Mutant(
+        move_through, replaced(migration_module, handover_step=_never_cancelled), first=1
+    ),
     "slowed down for ever": Mutant(
         move_through, replaced(migration, _is_slow_in_vain=lambda _view, _place: False), first=10
     ),
@@ -193,7 +210,9 @@ MUTANTS = {
         move_through, replaced(migration, _is_well=_well_whatever_it_told)
     ),
     "any number at once": Mutant(
-        move_through, replaced(Moves, _count=lambda _self, _master, _target: None)
+        move_through, replaced(MigrationCandidates, _count=lambda _self, _master, _target: None)
     ),
-    "nodes without a bound": Mutant(move_through, replaced(Moves, _count=_count_all_alone)),
+    "nodes without a bound": Mutant(
+        move_through, replaced(MigrationCandidates, _count=_count_all_alone)
+    ),
 }

@@ -1,7 +1,7 @@
 """A node as the meta server sees it: partitions as lists of records, a lease, and a clock."""
 
 from raftwood.zeppelin.meta.deltas import Delta, applied
-from raftwood.zeppelin.meta.heard import Heartbeat, Moment, Offset
+from raftwood.zeppelin.meta.heartbeats import LeaderMoment, NodeHeartbeat, ReplicaOffset
 from raftwood.zeppelin.model import (
     NodeId,
     Partition,
@@ -50,7 +50,7 @@ class FakeNode:
         self.topology = Topology()
         self.lease_until = -1.0
         """By its own clock."""
-        self.answered: Moment | None = None
+        self.answered: LeaderMoment | None = None
         self.replicas: dict[PartitionId, Replica] = {}
 
     def clock(self, now_ms: float) -> float:
@@ -112,8 +112,8 @@ class FakeNode:
         replica.is_whole = not is_target or partition.epoch % 2 == 0
         return replica
 
-    def heartbeat(self, now_ms: float) -> Heartbeat:
-        return Heartbeat(
+    def heartbeat(self, now_ms: float) -> NodeHeartbeat:
+        return NodeHeartbeat(
             self.id,
             self.run,
             self.topology.epoch,
@@ -126,14 +126,14 @@ class FakeNode:
             is_leaving=self.is_leaving,
         )
 
-    def _offset(self, key: PartitionId, replica: Replica, now_ms: float) -> Offset:
+    def _offset(self, key: PartitionId, replica: Replica, now_ms: float) -> ReplicaOffset:
         contact_ms = None if replica.contact_ms is None else int(now_ms - replica.contact_ms)
         epoch = replica.log[-1][0] if replica.log else 0
         lag_bytes = replica.lag * RECORD_BYTES
         length = len(replica.log)
         whole = replica.is_whole
         is_streaming = whole and contact_ms is not None
-        return Offset(
+        return ReplicaOffset(
             key[0], key[1], epoch, length, lag_bytes, contact_ms, whole, is_streaming=is_streaming
         )
 

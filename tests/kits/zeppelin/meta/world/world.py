@@ -21,8 +21,7 @@ from raftwood.zeppelin.meta.changes import (
     decode_applied,
     encode_batch,
 )
-from raftwood.zeppelin.meta.queries import Lease, decode_answer, encode_query
-from raftwood.zeppelin.meta.settings import ZeppelinMetaSettings
+from raftwood.zeppelin.meta.queries import LeaseAnswer, decode_answer, encode_query
 from raftwood.zeppelin.meta.state_machine import MetaMachine
 from raftwood.zeppelin.model import (
     NodeAddresses,
@@ -33,6 +32,7 @@ from raftwood.zeppelin.model import (
     TableConfig,
     Topology,
 )
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
 from tests.kits.models import Violation
 from tests.kits.zeppelin.meta.world.nodes import FakeNode, Replica, common_length
 
@@ -244,7 +244,7 @@ class World:
             if not node.is_awake(self.now_ms) or node.run != run or not self._reaches(node):
                 return
             try:
-                lease = decode_answer(answer, Lease)
+                lease = decode_answer(answer, LeaseAnswer)
             except RaftwoodError:  # it is known by another run: an old request came late
                 node.is_registered = False
                 self._register(node, run)

@@ -1,1 +1,0 @@
-"""One file per command; each has an `app` that `command_line` loads when it is called."""

@@ -1,1 +1,0 @@
-"""What `raftwood demo` shows: real processes on this machine, put under fire, with a report."""

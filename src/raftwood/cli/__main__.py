@@ -1,0 +1,5 @@
+"""`python -m raftwood.cli` is the `raftwood` command."""
+
+from raftwood.cli.command_line import main
+
+main()

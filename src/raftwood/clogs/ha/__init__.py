@@ -1,1 +1,0 @@
-"""Which servers can be used: pings and pongs, isolation and recovery."""

@@ -1,1 +1,0 @@
-"""The servers' side: a listener that stores what shippers send."""

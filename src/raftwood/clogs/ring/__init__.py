@@ -1,1 +1,0 @@
-"""Which server a file goes to: consistent hashing, exactly as twemproxy does it."""

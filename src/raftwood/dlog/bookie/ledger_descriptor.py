@@ -1,0 +1,256 @@
+"""`LedgerDescriptor`: one ledger as a bookie has it; rules without I/O, and its durable state.
+
+- The first add or fence brings the ledger's master key; a client with another key is refused.
+- A fenced ledger takes entries only from clients that recover it.
+- An entry that is there already is acked again, and not stored again.
+
+`Limbo` answers for ledgers whose entries the bookie may have forgotten. `EntryIndex` takes 16 bytes
+for each entry. `LastConfirmedWaiters` are long polls for a higher last confirmed entry.
+"""
+
+import asyncio
+import hmac
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from raftwood.base.errors import (
+    InvalidInput,
+    Overloaded,
+    PermissionDenied,
+    RaftwoodError,
+    StoreDamaged,
+    UnsupportedVersion,
+)
+from raftwood.base.files import Buffer
+from raftwood.dlog.errors import BookieUnavailable, EntryUnknown, Fenced, NoSuchEntry
+from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
+
+
+class EntryIndex:
+    """Entry → its arrival, counted from 1: the index under which the log keeps it.
+
+    Entries come nearly in order, with gaps where the ledger is striped: two sorted columns, to
+    whose end nearly all are added.
+    """
+
+    __slots__ = ("_arrivals", "_entries", "next_arrival")
+
+    def __init__(self) -> None:
+        self._entries = array("q")
+        self._arrivals = array("q")
+        self.next_arrival = 1
+
+    @classmethod
+    def of_arrivals(cls, entries: Sequence[int]) -> "EntryIndex":
+        """From the entries in the order in which they arrived."""
+        index = cls()
+        order = sorted(range(len(entries)), key=entries.__getitem__)
+        index._entries.extend(entries[each] for each in order)
+        index._arrivals.extend(each + 1 for each in order)
+        index.next_arrival = len(entries) + 1
+        return index
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def highest(self) -> int:
+        """The entry with the highest number; −1 where there is none."""
+        return self._entries[-1] if self._entries else -1
+
+    def add(self, entry: int) -> None:
+        """The next to arrive; it must not be there."""
+        entries = self._entries
+        if not entries or entry > entries[-1]:
+            entries.append(entry)
+            self._arrivals.append(self.next_arrival)
+        else:
+            place = bisect_left(entries, entry)
+            entries.insert(place, entry)
+            self._arrivals.insert(place, self.next_arrival)
+        self.next_arrival += 1
+
+    def arrival_of(self, entry: int) -> int:
+        """0 where the entry is not there."""
+        entries = self._entries
+        if not entries or entry > entries[-1]:
+            return 0
+        place = bisect_left(entries, entry)
+        return self._arrivals[place] if entries[place] == entry else 0
+
+
+FORMAT_VERSION: Final = 1
+HEAD: Final = Struct(">qqqq")
+"""How a packed entry begins: ledger, entry, last confirmed, length of all data so far."""
+MASTER_KEY_BYTES_MAX: Final = 64
+ENTRY_MAX: Final = (1 << 63) - 1
+
+
+class LedgerNote(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What is kept of a ledger beside its entries."""
+
+    master_key: bytes
+    is_fenced: bool = False
+    published: int = -1
+    """The last confirmed entry, as its writer published it apart from entries."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LedgerNote).decode
+
+
+def encode_note(note: LedgerNote) -> bytes:
+    return bytes((FORMAT_VERSION,)) + _encode(note)
+
+
+def decode_note(data: bytes, *, ledger: int) -> LedgerNote:
+    """`StoreDamaged` where it is none, `UnsupportedVersion` where it is a newer one."""
+    if data and data[0] > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"ledger {ledger} is kept in format {data[0]}, this Raftwood reads up to "
+            f"{FORMAT_VERSION}: use the version that wrote it, or a newer one"
+        )
+    try:
+        return _decode(data[1:])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StoreDamaged(f"what is kept of ledger {ledger} cannot be read: {error}") from None
+
+
+class LedgerDescriptor:
+    """One ledger, as far as this bookie has it."""
+
+    __slots__ = ("index", "last_confirmed", "ledger", "note")
+
+    def __init__(self, ledger: int, note: LedgerNote, index: EntryIndex | None = None) -> None:
+        self.ledger = ledger
+        self.note = note
+        self.index = EntryIndex() if index is None else index
+        self.last_confirmed = note.published
+        """The highest that the bookie has heard of, from entries' heads as well."""
+
+    def refusal(self, master_key: bytes) -> RaftwoodError | None:
+        """Why whoever has this key may not change the ledger, if so."""
+        if hmac.compare_digest(master_key, self.note.master_key):
+            return None
+        return PermissionDenied(f"ledger {self.ledger} has another password: give that one")
+
+    def refusal_of_add(self, master_key: bytes, *, is_recovery: bool) -> RaftwoodError | None:
+        """Why an entry may not be added, if so."""
+        if self.note.is_fenced and not is_recovery:
+            return Fenced(f"ledger {self.ledger} was fenced: another writer has taken over")
+        return self.refusal(master_key)
+
+    def arrival_of(self, entry: int) -> int:
+        """Of an entry, or with −1 of the highest one; `NoSuchEntry`."""
+        arrival = self.index.arrival_of(self.index.highest if entry == -1 else entry)
+        if not arrival:
+            what = "any entry" if entry == -1 else f"entry {entry}"
+            raise NoSuchEntry(f"this bookie does not have {what} of ledger {self.ledger}")
+        return arrival
+
+
+class Limbo:
+    """The ledgers that were there when a bookie began anew: it may have had any of their entries,
+    and may have been told to refuse their writers.
+
+    Doubts end once a repair has gone through all ledgers. Then each of them that still names the
+    bookie is settled, and has its entries here; a writer that chooses the bookie later is refused,
+    so that it has no entries to be asked for. That it was fenced nobody can tell, so the refusal
+    never ends.
+    """
+
+    __slots__ = ("bookie", "doubts_below", "refuses_below")
+
+    def __init__(self, bookie: BookieId, refuses_below: int = 0, doubts_below: int = 0) -> None:
+        self.bookie = bookie
+        self.refuses_below = refuses_below
+        """Ledgers with lower numbers take entries from recoveries and repairs alone."""
+        self.doubts_below = doubts_below
+        """Of ledgers with lower numbers it is unknown which entries were here."""
+
+    def refusal_of_add(self, ledger: int, *, is_recovery: bool) -> RaftwoodError | None:
+        """Why an entry may not be added, if so: the ledger may have been fenced here and closed.
+
+        Not `Fenced`: a writer that is alive goes on with other bookies.
+        """
+        if ledger >= self.refuses_below or is_recovery:
+            return None
+        return BookieUnavailable(
+            f"bookie {self.bookie} began anew after ledger {ledger} was made: it takes no entries "
+            "of it but copies"
+        )
+
+    def doubt(self, ledger: int, entry: int) -> EntryUnknown | None:
+        """What to answer where an entry is not there, instead of that; −1: the highest one."""
+        if ledger >= self.doubts_below:
+            return None
+        what = "the last entry" if entry == -1 else f"entry {entry}"
+        return EntryUnknown(
+            f"bookie {self.bookie} began anew after ledger {ledger} was made, and may have had "
+            f"{what} of it: run `raftwood bookie repair {self.bookie}`"
+        )
+
+
+def checked_head(packed: Buffer) -> tuple[int, int, int]:
+    """Ledger, entry and last confirmed entry, as a packed entry's head names them."""
+    if len(packed) < HEAD.size:
+        raise InvalidInput(f"a packed entry has {len(packed)} bytes, less than its head")
+    ledger, entry, last_confirmed, _ = HEAD.unpack_from(packed)
+    if not 0 <= ledger < LEDGER_MAX or not 0 <= entry < ENTRY_MAX:
+        raise InvalidInput(f"entry {entry} of ledger {ledger}: give numbers from 0 to 2^63-2")
+    return ledger, entry, last_confirmed
+
+
+WAIT_MS_MAX: Final = 60_000
+
+
+class LastConfirmedWaiters:
+    """By ledger; each ends with the news it waits for, or with its time."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._waiting: dict[int, dict[asyncio.Future[None], int]] = {}
+        self.count = 0
+
+    async def wait(self, ledger: int, *, after: int, timeout_ms: int) -> None:
+        """Until more than `after` is confirmed, as `heard` tells it, or the time is over."""
+        if self.count >= self._count_max:
+            raise Overloaded(f"{self.count} readers wait at this bookie already: try again later")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(min(timeout_ms, WAIT_MS_MAX) / 1000, _resolve, future)
+        waiting = self._waiting.setdefault(ledger, {})
+        waiting[future] = after
+        self.count += 1
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self.count -= 1
+            del waiting[future]
+            if not waiting and self._waiting.get(ledger) is waiting:
+                del self._waiting[ledger]
+
+    def heard(self, ledger: int, last_confirmed: int) -> None:
+        """There is more to read."""
+        waiting = self._waiting.get(ledger)
+        if waiting is not None:
+            for future, after in waiting.items():
+                if last_confirmed > after:
+                    _resolve(future)
+
+    def close(self) -> None:
+        """All waits are over."""
+        for waiting in self._waiting.values():
+            for future in waiting:
+                _resolve(future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,652 @@
+"""The protocol of ledgers as state machines without I/O, clock or randomness.
+
+Quorum arithmetic, then what a writer may ack, which replica a reader asks, where a recovery ends a
+ledger whose writer is gone, and which entries a repair copies. Changes of the metadata are in
+`metadata`. The protocol is Apache BookKeeper's.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from raftwood.base.errors import Conflict, InvariantViolated, RaftwoodError
+from raftwood.dlog.errors import BadDigest, BookieUnavailable, NoSuchEntry, NoSuchLedger
+from raftwood.dlog.ledgers.digests import UnpackedEntry
+from raftwood.dlog.ledgers.metadata import BookieId, LedgerConfig, LedgerMetadata, Segment
+from raftwood.dlog.ledgers.seams import AddRequest
+
+
+def write_sets(config: LedgerConfig) -> tuple[int, ...]:
+    """By entry modulo the ensemble: the places that an entry goes to."""
+    return tuple(
+        sum(1 << place for place in config.places(start)) for start in range(config.ensemble)
+    )
+
+
+def is_covered(config: LedgerConfig, places: int) -> bool:
+    """Whether no entry can be acked without one of the places.
+
+    Fencing these is enough, and nothing that was acked is unknown to all of them.
+    """
+    return all(
+        (members & ~places).bit_count() < config.ack_quorum for members in write_sets(config)
+    )
+
+
+def is_enough(config: LedgerConfig, places: int) -> bool:
+    """Whether every entry can be acked by the places alone."""
+    return all(
+        (members & places).bit_count() >= config.ack_quorum for members in write_sets(config)
+    )
+
+
+def misses_needed(config: LedgerConfig) -> int:
+    """So many bookies without the entry leave too few for an ack: it never was acked."""
+    return config.write_quorum - config.ack_quorum + 1
+
+
+# Who has which entry, what may be acked, and who must be replaced.
+#
+# The driver sends what it is told to and says what became of it:
+#
+#     targets = writing.append(pending)          → send to each
+#     if writing.stored(entry, bookie):          a bookie has it
+#         while pending := writing.next_acked()  → ack, in order
+#     if writing.fail(bookie):                   → writing.begin_change(), choose, compare-and-set,
+#                                                  then writing.changed(…) and send what it returns
+#     writing.hanging(now_ms)                    from time to time: each is one to `fail`
+#
+# While the ensemble changes nothing is acked: the new segment begins behind the last confirmed
+# entry, and what a bookie had that is no longer in it must not count.
+
+
+class PendingAdd:
+    """An entry that is not acked yet; request and waiter are the driver's."""
+
+    __slots__ = ("acks", "carried", "entry", "length_bytes", "request", "size", "waiter")
+
+    def __init__(
+        self,
+        entry: int,
+        length_bytes: int,
+        size: int,
+        request: AddRequest,
+        waiter: "asyncio.Future[int] | None",
+        *,
+        carried: int = -1,
+    ) -> None:
+        self.entry = entry
+        self.length_bytes = length_bytes
+        """Of all entries' data up to this one."""
+        self.size = size
+        self.request = request
+        self.waiter = waiter
+        self.carried = carried
+        """The last confirmed entry that its head names."""
+        self.acks = 0
+        """The places that have it."""
+
+
+class WriteRules:
+    """One writer's, or one recovery's, view of its ledger."""
+
+    def __init__(
+        self,
+        config: LedgerConfig,
+        ensemble: tuple[BookieId, ...],
+        *,
+        last_confirmed: int = -1,
+        add_timeout_ms: float,
+        lag_bytes_max: int,
+    ) -> None:
+        self.ensemble = ensemble
+        self.last_confirmed = last_confirmed
+        self.confirmed_bytes = 0
+        self.next_entry = last_confirmed + 1
+        self.pending: dict[int, PendingAdd] = {}
+        self.is_changing = False
+        self.failed = 0
+        """Places that get nothing until they are replaced."""
+        self._tried = 0
+        self._tolerated = 0
+        """Those of them for which there is nobody now."""
+        self._config = config
+        self._size = config.ensemble
+        self._ack_quorum = config.ack_quorum
+        self._write_sets = write_sets(config)
+        self._bits = [
+            [1 << place & members for place in range(config.ensemble)]
+            for members in self._write_sets
+        ]
+        self._add_timeout_ms = add_timeout_ms
+        self._lag_bytes_max = lag_bytes_max
+        self._answered = [last_confirmed] * config.ensemble
+        self._watched_head = last_confirmed
+        self._watched_head_ms = 0.0
+        self._watched = [(last_confirmed, 0.0)] * config.ensemble
+        self._place_of: dict[BookieId, int] = {}
+        self._targets: list[tuple[BookieId, ...]] = []
+        self._know_ensemble()
+
+    def _know_ensemble(self) -> None:
+        self._place_of = {bookie: place for place, bookie in enumerate(self.ensemble)}
+        self._targets = [
+            tuple(
+                self.ensemble[place]
+                for place in self._config.places(start)
+                if not self.failed >> place & 1
+            )
+            for start in range(self._size)
+        ]
+
+    def append(self, pending: PendingAdd) -> tuple[BookieId, ...]:
+        """It is the next entry: to whom it goes."""
+        entry = pending.entry
+        if entry != self.next_entry:
+            raise InvariantViolated(f"entry {entry} is appended, and {self.next_entry} is next")
+        self.next_entry = entry + 1
+        self.pending[entry] = pending
+        return self._targets[entry % self._size]
+
+    def stored(self, entry: int, bookie: BookieId) -> bool:
+        """A bookie has an entry: whether something can be acked now."""
+        place = self._place_of.get(bookie)
+        if place is None:
+            return False  # Replaced: readers of the new segment would not look there.
+        self._answered[place] = max(self._answered[place], entry)
+        pending = self.pending.get(entry)
+        if pending is None:
+            return False
+        pending.acks |= self._bits[entry % self._size][place]
+        return (
+            entry == self.last_confirmed + 1
+            and pending.acks.bit_count() >= self._ack_quorum
+            and not self.is_changing
+        )
+
+    def next_acked(self) -> PendingAdd | None:
+        """The next entry in order, if it may be acked: it is from then on confirmed."""
+        entry = self.last_confirmed + 1
+        pending = self.pending.get(entry)
+        if pending is None or pending.acks.bit_count() < self._ack_quorum or self.is_changing:
+            return None
+        del self.pending[entry]
+        self.last_confirmed = entry
+        self.confirmed_bytes = pending.length_bytes
+        return pending
+
+    def expects(self, entry: int, bookie: BookieId) -> PendingAdd | None:
+        """The entry, if the bookie should have it and it is not acked yet."""
+        place = self._place_of.get(bookie)
+        if place is None or self.failed >> place & 1:
+            return None
+        return self.pending.get(entry)
+
+    # Changes of the ensemble.
+
+    def fail(self, bookie: BookieId) -> bool:
+        """A bookie does not do its work: whether the ensemble is to be changed now."""
+        place = self._place_of.get(bookie)
+        if place is not None and not self.failed >> place & 1:
+            self.failed |= 1 << place
+            self._know_ensemble()
+        return self.wants_change
+
+    @property
+    def wants_change(self) -> bool:
+        """A failure after the last ack is borne until there is something to write again."""
+        return bool(self.failed & ~self._tolerated and self.pending) and not self.is_changing
+
+    def begin_change(self) -> tuple[int, tuple[int, ...]]:
+        """The first entry of the new segment, and the places to fill."""
+        self.is_changing = True
+        self._tried = self.failed
+        places = tuple(place for place in range(self._size) if self.failed >> place & 1)
+        return self.last_confirmed + 1, places
+
+    def changed(
+        self, replaced: Mapping[int, BookieId], *, now_ms: float
+    ) -> list[tuple[PendingAdd, BookieId]]:
+        """The metadata say so now: what is to be sent to whom.
+
+        A bookie may take its own place again: then it keeps what it has.
+        """
+        ensemble = list(self.ensemble)
+        sends = []
+        for place, bookie in sorted(replaced.items()):
+            bit = 1 << place
+            for pending in self.pending.values():
+                if bookie != ensemble[place]:
+                    pending.acks &= ~bit
+                if bit & self._write_sets[pending.entry % self._size] & ~pending.acks:
+                    sends.append((pending, bookie))
+            ensemble[place] = bookie
+            self.failed &= ~bit
+            self._tried &= ~bit
+            self._answered[place] = self.last_confirmed
+            self._watched[place] = (self.last_confirmed, now_ms)
+        self.ensemble = tuple(ensemble)
+        self._know_ensemble()
+        return sends
+
+    def end_change(self) -> None:
+        """Acks go on; places for which nobody was found stay failed until `reconsider`."""
+        self.is_changing = False
+        self._tolerated = self.failed & self._tried
+
+    def reconsider(self) -> None:
+        """There may be bookies now for places that had to be left failed."""
+        self._tolerated = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether entries can be acked without the places that failed."""
+        return is_enough(self._config, ~self.failed)
+
+    def give_up(self) -> list[PendingAdd]:
+        """Nothing is acked any more: all that was not, in order."""
+        pending, self.pending = self.pending, {}
+        self.is_changing = True
+        return list(pending.values())
+
+    # Bookies that hang.
+
+    def rest_until(self, now_ms: float) -> None:
+        """Nothing was awaited until now."""
+        self._watched_head_ms = now_ms
+        self._watched = [(answered, now_ms) for answered in self._answered]
+
+    def hanging(self, now_ms: float) -> list[BookieId]:
+        """Those that keep the oldest entry from being acked, have not answered, or lag."""
+        found = 0
+        for place in range(self._size):
+            answered, since_ms = self._watched[place]
+            lag = self._last_sent(place) - self._answered[place]
+            if lag <= 0 or self._answered[place] != answered:
+                self._watched[place] = (self._answered[place], now_ms)
+            elif now_ms - since_ms >= self._add_timeout_ms:
+                found |= 1 << place
+            if lag > 0 and self._is_too_far_behind(lag):
+                found |= 1 << place
+        head = self.last_confirmed + 1
+        if self.is_changing or head not in self.pending or head != self._watched_head:
+            self._watched_head, self._watched_head_ms = head, now_ms
+        elif now_ms - self._watched_head_ms >= self._add_timeout_ms:
+            found |= self._write_sets[head % self._size] & ~self.pending[head].acks
+        found &= ~self.failed
+        return [self.ensemble[place] for place in range(self._size) if found >> place & 1]
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no bookie owes an answer."""
+        return not self.pending and all(
+            self.failed >> place & 1 or self._last_sent(place) <= self._answered[place]
+            for place in range(self._size)
+        )
+
+    def _last_sent(self, place: int) -> int:
+        """The newest entry whose write quorum the place is in."""
+        newest = self.next_entry - 1
+        ahead = (place - newest) % self._size
+        return newest if ahead < self._config.write_quorum else newest - self._size + ahead
+
+    def _is_too_far_behind(self, lag: int) -> bool:
+        newest = self.pending.get(self.next_entry - 1)
+        length_bytes = self.confirmed_bytes if newest is None else newest.length_bytes
+        return lag * (length_bytes // self.next_entry) > self._lag_bytes_max
+
+
+# When a writer may ack: an entry is stored by an ack quorum, and every reader can see that it is.
+#
+# A reader of an open ledger asks so many bookies that no ack quorum is left without one of them
+# (`quorums.is_covered`), and believes the highest last confirmed entry (LAC) that it hears of. So
+# once an ack quorum of some write quorum durably has a LAC, every reader that asks from then on
+# sees it, whether the writer lives or not. There are three ways to get there:
+#
+# - a later entry, whose head carries the LAC, is stored by its own ack quorum;
+# - the LAC is published to bookies apart from entries;
+# - the metadata name a new segment: all before it is confirmed.
+#
+# A LAC names only what an ack quorum has stored, so no recovery takes back what readers saw. That
+# an
+# entry is *on* an ack quorum is no substitute: until the writer counts it, a change of the ensemble
+# may put bookies in the place of those that have it (docs/decisions/0031).
+
+
+class PublishedWriteRules(WriteRules):
+    """A writer's view of its ledger; `next_acked` waits for what readers see."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.seen = self.last_confirmed
+        """Every reader that asks from now on sees entries up to this one."""
+        self.unseen: deque[PendingAdd] = deque()
+        """Confirmed, and not acked yet."""
+        self._heard = [self.last_confirmed] * self._size
+        """By place, the LAC that was published there."""
+
+    def next_acked(self) -> PendingAdd | None:
+        while (confirmed := super().next_acked()) is not None:
+            self.unseen.append(confirmed)
+            # An ack quorum has its head as well.
+            self.seen = max(self.seen, confirmed.carried)
+        if self.unseen and self.unseen[0].entry <= self.seen:
+            return self.unseen.popleft()
+        return None
+
+    def heard(self, bookie: BookieId, last_confirmed: int) -> bool:
+        """A bookie durably has a published LAC: whether something can be acked now."""
+        place = self._place_of.get(bookie)
+        if place is None:
+            return False  # Replaced: readers of the new segment do not ask it.
+        self._heard[place] = max(self._heard[place], last_confirmed)
+        for members in self._write_sets:
+            heard = sorted(
+                (self._heard[place] for place in range(self._size) if members >> place & 1),
+                reverse=True,
+            )
+            self.seen = max(self.seen, heard[self._ack_quorum - 1])
+        return bool(self.unseen) and self.unseen[0].entry <= self.seen
+
+    @property
+    def is_to_publish(self) -> bool:
+        """Whether entries wait for readers, and no entry under way carries that they are confirmed.
+
+        One that is under way makes them seen as soon as a publication would.
+        """
+        newest = self.pending.get(self.next_entry - 1)
+        return bool(self.unseen) and (newest is None or newest.carried < self.last_confirmed)
+
+    @property
+    def wants_change(self) -> bool:
+        """Bookies that cannot be told are replaced as well, if acks wait for them."""
+        waits = self.pending or (self.unseen and not self.is_enough)
+        return bool(self.failed & ~self._tolerated and waits) and not self.is_changing
+
+    def changed(
+        self, replaced: Mapping[int, BookieId], *, now_ms: float
+    ) -> list[tuple[PendingAdd, BookieId]]:
+        others = [place for place, bookie in replaced.items() if bookie != self.ensemble[place]]
+        for place in others:
+            self._heard[place] = -1
+        if others:
+            # The metadata have a segment that begins behind all that is confirmed.
+            self.seen = max(self.seen, self.last_confirmed)
+        return super().changed(replaced, now_ms=now_ms)
+
+    def closed(self) -> list[PendingAdd]:
+        """The metadata say where the ledger ends: readers see all that is confirmed."""
+        unseen, self.unseen = self.unseen, deque()
+        return list(unseen)
+
+    def give_up(self) -> list[PendingAdd]:
+        return [*self.closed(), *super().give_up()]
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self.unseen and super().is_at_rest
+
+
+# Whom to ask for an entry, one replica after the other, and what it means if nobody has it.
+
+
+def replicas(
+    metadata: LedgerMetadata, entry: int, *, is_avoided: Callable[[BookieId], bool]
+) -> list[BookieId]:
+    """Who has an entry, in the order in which to ask: those that failed lately come last."""
+    bookies = metadata.segment_of(entry).bookies
+    holders = [bookies[place] for place in metadata.config.places(entry)]
+    return sorted(holders, key=is_avoided)
+
+
+class EntryRead:
+    """One entry on its way: the next replica is asked where one fails or takes long."""
+
+    __slots__ = ("_errors", "_next", "_replicas", "entry", "under_way")
+
+    def __init__(self, entry: int, holders: Sequence[BookieId]) -> None:
+        self.entry = entry
+        self.under_way = 0
+        self._replicas = holders
+        self._next = 0
+        self._errors: list[RaftwoodError] = []
+
+    def ask_next(self) -> BookieId | None:
+        """One more replica, if there is one that was not asked."""
+        if self._next == len(self._replicas):
+            return None
+        self._next += 1
+        self.under_way += 1
+        return self._replicas[self._next - 1]
+
+    def failed(self, error: RaftwoodError) -> None:
+        """A replica did not help; ask the next one."""
+        self.under_way -= 1
+        self._errors.append(error)
+
+    @property
+    def error(self) -> RaftwoodError:
+        """After all have failed: damage first, then doubt, and absence only if all say so."""
+        for kind in (BadDigest, BookieUnavailable):
+            for error in self._errors:
+                if isinstance(error, kind):
+                    return error
+        for error in self._errors:
+            if not isinstance(error, NoSuchEntry | NoSuchLedger):
+                return error
+        return self._errors[0]
+
+
+# What a ledger holds whose writer is gone: fence, then decide entry by entry where it ends.
+#
+# `FenceRound` ends once no ack quorum can be formed without a bookie that was fenced.
+# `RecoveryRound` then
+# asks for the entries behind the last confirmed one, several at once. Each of these reads fences as
+# well: a bookie that the first round did not reach could otherwise say that it lacks an entry, and
+# take it from the old writer afterwards.
+#
+# An entry is there if anybody has it, and absent only if so many say that they lack it that it
+# cannot
+# have been acked. Silence and damaged copies say nothing. The first absent entry ends the ledger:
+# acks are in order.
+
+
+class FenceRound:
+    """The first round, over the ensemble of the last segment."""
+
+    def __init__(self, config: LedgerConfig, *, first: int) -> None:
+        self._config = config
+        # A segment begins behind what was confirmed when it was made.
+        self.last_confirmed = first - 1
+        self._fenced = 0
+        self._failed = 0
+
+    def fenced(self, place: int, last_confirmed: int) -> None:
+        """A bookie refuses the writer from now on; what the head of its last entry says."""
+        self._fenced |= 1 << place
+        self.last_confirmed = max(self.last_confirmed, last_confirmed)
+
+    def failed(self, place: int) -> None:
+        """It may not be fenced."""
+        self._failed |= 1 << place
+
+    @property
+    def is_done(self) -> bool:
+        return is_covered(self._config, self._fenced)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the answers that are still awaited cannot be enough."""
+        everybody = (1 << self._config.ensemble) - 1
+        return not is_covered(self._config, everybody & ~self._failed)
+
+
+class RecoveredEntry:
+    """An entry that somebody has, as it was packed."""
+
+    __slots__ = ("entry", "packed", "unpacked")
+
+    def __init__(self, entry: int, packed: bytes, unpacked: UnpackedEntry) -> None:
+        self.entry = entry
+        self.packed = packed
+        self.unpacked = unpacked
+
+
+class _Question:
+    """What the bookies have said of one entry."""
+
+    __slots__ = ("found", "missing", "unknown")
+
+    def __init__(self) -> None:
+        self.found: RecoveredEntry | None = None
+        self.missing = 0
+        self.unknown = 0
+
+
+class RecoveryRound:
+    """The second round: entries in order, read ahead by a window."""
+
+    def __init__(self, config: LedgerConfig, *, first: int, window: int) -> None:
+        self._ensemble = config.ensemble
+        self._write_sets = write_sets(config)
+        self._misses_needed = misses_needed(config)
+        self._window = window
+        self._questions: dict[int, _Question] = {}
+        self._next_read = first
+        self._next_found = first
+        self.is_ended = False
+        """The entry that would come next is absent."""
+        self.undecidable: int | None = None
+        """An entry that all were asked for, and nobody could tell."""
+
+    def next_read(self) -> int | None:
+        """An entry to ask all of its bookies for, unless enough is under way."""
+        entry = self._next_read
+        if self._is_settled or entry - self._next_found >= self._window:
+            return None
+        self._next_read += 1
+        self._questions[entry] = _Question()
+        return entry
+
+    @property
+    def _is_settled(self) -> bool:
+        return self.is_ended or self.undecidable is not None
+
+    def found(self, place: int, found: RecoveredEntry) -> None:  # noqa: ARG002
+        question = self._questions.get(found.entry)
+        if question is not None and question.found is None:
+            question.found = found
+
+    def missing(self, place: int, entry: int) -> None:
+        """The bookie itself says that it lacks the entry, and is fenced."""
+        if entry in self._questions:
+            self._questions[entry].missing |= 1 << place
+
+    def unknown(self, place: int, entry: int) -> None:
+        """No answer, or a damaged copy: which is not a missing one."""
+        if entry in self._questions:
+            self._questions[entry].unknown |= 1 << place
+
+    def next_found(self) -> RecoveredEntry | None:
+        """The next entry in order, if it is decided that it is there."""
+        question = self._questions.get(self._next_found)
+        if question is None or self._is_settled:
+            return None
+        if question.found is not None:
+            del self._questions[self._next_found]
+            self._next_found += 1
+            return question.found
+        if question.missing.bit_count() >= self._misses_needed:
+            self.is_ended = True
+        else:
+            asked = self._write_sets[self._next_found % self._ensemble]
+            if asked & ~(question.missing | question.unknown) == 0:
+                self.undecidable = self._next_found
+        return None
+
+    def is_decided(self, entry: int) -> bool:
+        """Whether further answers for an entry make no difference."""
+        question = self._questions.get(entry)
+        return (
+            self._is_settled
+            or question is None
+            or question.found is not None
+            or question.missing.bit_count() >= self._misses_needed
+        )
+
+
+# What a bookie should hold, and how its place in a ledger's metadata goes to another one.
+#
+# Only entries that are known to be confirmed are copied: those of a closed ledger, and those of an
+# open one that are in front of its last segment (a segment begins behind what was confirmed when it
+# was made). Who holds the last segment of an open ledger is its writer's affair: a repair that
+# changed it could leave an ack quorum of bookies that recoveries no longer ask and fence.
+#
+# The metadata name the new holder only once it has every entry: whoever reads or recovers the
+# ledger believes them.
+
+
+class BookieShare(msgspec.Struct, frozen=True):
+    """The entries from `first` to `last` of which a bookie has its part by its place."""
+
+    segment: int
+    place: int
+    first: int
+    last: int
+
+    def entries(self, config: LedgerConfig) -> Iterator[int]:
+        """Those that go to the place, in order."""
+        for entry in range(self.first, self.last + 1):
+            if (self.place - entry) % config.ensemble < config.write_quorum:
+                yield entry
+
+
+def shares_of(metadata: LedgerMetadata, bookie: BookieId) -> list[BookieShare]:
+    """What a bookie should hold of the segments that are settled."""
+    segments = metadata.segments
+    found: list[BookieShare] = []
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments):
+            last = segments[number + 1].first - 1
+        elif metadata.is_closed:
+            last = metadata.last_entry
+        else:
+            break
+        if bookie in segment.bookies:
+            found.append(BookieShare(number, segment.bookies.index(bookie), segment.first, last))
+    return found
+
+
+def is_being_written(metadata: LedgerMetadata, bookie: BookieId) -> bool:
+    """Whether a bookie holds a segment that is not settled."""
+    return not metadata.is_closed and bookie in metadata.segments[-1].bookies
+
+
+def with_holders(
+    metadata: LedgerMetadata,
+    *,
+    found: LedgerMetadata,
+    bookie: BookieId,
+    holders: Mapping[int, BookieId],
+) -> LedgerMetadata | None:
+    """Others hold the shares of a bookie, by segment; `Conflict` where the segments are not those
+    that were copied.
+    """
+    wanted = tuple(
+        _with_holder(segment, bookie, holders[number]) if number in holders else segment
+        for number, segment in enumerate(found.segments)
+    )
+    if metadata.segments == wanted:
+        return None  # An answer was lost: it is done.
+    if metadata.segments != found.segments:
+        raise Conflict("the ledger's segments changed while entries were copied: repair it again")
+    return replace(metadata, segments=wanted)
+
+
+def _with_holder(segment: Segment, bookie: BookieId, holder: BookieId) -> Segment:
+    bookies = tuple(holder if each == bookie else each for each in segment.bookies)
+    return Segment(segment.first, bookies)

@@ -1,0 +1,269 @@
+"""How far a shard's processor has come: in memory, and saved in the lease store.
+
+`CheckpointWriter` saves the checkpoints of all shards: what comes during one call goes with the
+next. `LeaseTenure` says how long a shard is still this worker's; its consumer asks before each
+step.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from raftwood.base.errors import RaftwoodError
+from raftwood.loghub.consumer.lease_agent import LeaseAgent
+from raftwood.loghub.consumer.leases import SHARD_END, LeaseStore, Save, ShardLease
+from raftwood.loghub.consumer.source import ShardBatch
+from raftwood.loghub.errors import LeaseLost
+
+
+class _Round:
+    """Checkpoints that are saved by one call, the newest of each shard."""
+
+    def __init__(self) -> None:
+        self.saves: dict[str, Save] = {}
+        self.is_done = False
+        self.refused: Sequence[str] = ()
+        self.error: RaftwoodError | None = None
+
+
+class CheckpointWriter:
+    """Of one worker; `on_refused` is told of each that belongs to another by now."""
+
+    def __init__(self, store: LeaseStore, process: str, on_refused: Callable[[Save], None]) -> None:
+        self._store = store
+        self._process = process
+        self._on_refused = on_refused
+        self._gathering = _Round()
+        self._lock = asyncio.Lock()
+
+    async def save(self, saves: Sequence[Save]) -> None:
+        """Returns when they are stored; `LeaseLost` where one was refused."""
+        shared = self._gathering
+        for save in saves:
+            before = shared.saves.get(save.shard)
+            if before is None or (before.epoch, before.seq) < (save.epoch, save.seq):
+                shared.saves[save.shard] = save
+        async with self._lock:
+            if not shared.is_done:
+                await self._write(shared)
+        if shared.error is not None:
+            raise type(shared.error)(shared.error.message) from shared.error
+        refused = [save.shard for save in saves if save.shard in shared.refused]
+        if refused:
+            raise LeaseLost(f"shards {', '.join(refused)} are consumed by another worker by now")
+
+    async def _write(self, shared: _Round) -> None:
+        self._gathering = _Round()
+        try:
+            shared.refused = await self._store.save(self._process, list(shared.saves.values()))
+        except RaftwoodError as error:
+            shared.error = error
+        shared.is_done = True
+        for shard in shared.refused:
+            self._on_refused(shared.saves[shard])
+
+
+class LeaseTenure:
+    """Of one shard in one epoch."""
+
+    def __init__(
+        self, agent: LeaseAgent, now_ms: Callable[[], int], *, shard: str, epoch: int
+    ) -> None:
+        self._agent = agent
+        self._now_ms = now_ms
+        self._shard = shard
+        self._epoch = epoch
+        self._last_ms = 0
+        self.is_calling = False
+        """A call of what the user wrote is under way."""
+
+    def remaining_ms(self) -> int:
+        """Also while the shard is being given up: the store's fence lets the last save through."""
+        # The agent answers 0 once it has told the consumer to stop.
+        deadline_ms = self._agent.deadline_ms(self._shard, self._epoch)
+        self._last_ms = max(self._last_ms, deadline_ms)
+        return self._last_ms - self._now_ms()
+
+    def may_work(self) -> bool:
+        return self._agent.may_work(self._shard, self._epoch, self._now_ms())
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around each call of what the user wrote: one that hangs loses the shard."""
+        self.is_calling = True
+        self.goes_on()
+        try:
+            yield
+        finally:
+            self.is_calling = False
+            self._agent.call_ends(self._shard, self._epoch)
+
+    def goes_on(self) -> None:
+        """The call that is under way does not hang."""
+        if self.is_calling:
+            self._agent.call_begins(self._shard, self._epoch, self._now_ms())
+
+
+class AsyncCheckpointTracker:
+    """Of one shard in one epoch."""
+
+    def __init__(self, lease: ShardLease, tenure: LeaseTenure, writer: CheckpointWriter) -> None:
+        self.shard_id = lease.shard
+        self.epoch = lease.epoch
+        """Grows with each worker that gets the shard: whoever writes elsewhere can fence with it,
+        and refuse what comes with a smaller one than it has seen."""
+        self.is_shard_end = False
+        """All of the shard was processed, and nothing follows."""
+        self.stopping = asyncio.Event()
+        """Set when the shard is to be given up: the rest of a long call may be left undone."""
+        self.is_hung = False
+        """It is to be given up because the call that is under way takes too long."""
+        self._given: str | None = None
+        """Behind the last batch that was given to the processor, and that it did not fail on."""
+        self._after = ""
+        """As the call of process() that is under way has saved it behind one of its batches."""
+        self.bytes_per_s = lease.bytes_per_s
+        self._tenure = tenure
+        self._writer = writer
+        # One value, for a thread may set it while the loop reads it.
+        self._saved = (lease.checkpoint, lease.seq)
+        self._stored_seq = lease.seq
+
+    @property
+    def remaining_s(self) -> float:
+        """Until then the shard is this worker's alone; each renewal of its lease adds to it."""
+        return self._tenure.remaining_ms() / 1000
+
+    @property
+    def is_stopping(self) -> bool:
+        """The shard is to be given up, or the lease's time is over."""
+        return self.stopping.is_set() or self._tenure.remaining_ms() <= 0
+
+    def check_lease(self) -> None:
+        """`LeaseLost` where the lease's time is over: the shard may be another worker's.
+
+        A call that was paused cannot be ended from outside; it learns here that it has to end.
+        """
+        if self._tenure.remaining_ms() <= 0:
+            raise LeaseLost(
+                f"the lease of shard {self.shard_id} was not renewed in time: nothing can be "
+                "saved, and another worker may process what follows the last saved checkpoint"
+            )
+
+    @property
+    def checkpoint(self) -> str | None:
+        """As it was last saved, in memory or in the store."""
+        return self._saved[0]
+
+    async def save_checkpoint(
+        self, *, after: ShardBatch | None = None, persistent: bool = False
+    ) -> None:
+        """All up to a batch is dealt with; without one, all that was given so far.
+
+        In memory it reaches the store in a few seconds, and when the shard is given up; with
+        `persistent` it is there on return. `LeaseLost` where the lease's time is over, or the shard
+        is another's by now: nothing is saved then, in memory either, for whoever hears of it may
+        undo its work. A long call shows by it that it does not hang.
+        """
+        self.check_lease()
+        self.note(after)
+        if persistent:
+            await self.store()
+
+    def note(self, after: ShardBatch | None = None) -> None:
+        """Save it in memory, late or not: the store refuses it where the shard is another's."""
+        self.goes_on()
+        self._after = "" if after is None else after.next_position
+        position = self._after or self._given
+        if position is not None and not self.is_shard_end:
+            self.set_checkpoint(position)
+
+    def goes_on(self) -> None:
+        """The call that is under way does not hang, however long it takes."""
+        self._tenure.goes_on()
+
+    @contextmanager
+    def giving(self, batches: Sequence[ShardBatch]) -> Iterator[None]:
+        """Around a call of process()."""
+        before = self._given
+        self._given, self._after = batches[-1].next_position, ""
+        try:
+            yield
+        except BaseException:
+            self._given = before
+            raise
+        if self.is_stopping and self._after:
+            # It has left the rest undone, as it may: that is not to be skipped in shutdown().
+            self._given = self._after
+
+    def set_checkpoint(self, checkpoint: str) -> None:
+        self._saved = (checkpoint, self._saved[1] + 1)
+
+    def end(self) -> None:
+        """The shard was read to its end, and its processor is done with it."""
+        self.set_checkpoint(SHARD_END)
+
+    async def store(self) -> None:
+        """Bring what was saved in memory to the store."""
+        save = self.unstored()
+        if save is None:
+            return
+        self.check_lease()
+        await self._writer.save([save])
+        self.stored(save)
+
+    def unstored(self) -> Save | None:
+        save = self.last()
+        return save if save.seq > self._stored_seq else None
+
+    def stored(self, save: Save) -> None:
+        self._stored_seq = max(self._stored_seq, save.seq)
+
+    def last(self) -> Save:
+        """What is handed over."""
+        checkpoint, seq = self._saved
+        return Save(self.shard_id, self.epoch, checkpoint, seq, self.bytes_per_s)
+
+
+class CheckpointTracker:
+    """The same for a processor that runs in a thread."""
+
+    def __init__(self, tracker: AsyncCheckpointTracker, loop: asyncio.AbstractEventLoop) -> None:
+        self._tracker = tracker
+        self._loop = loop
+
+    @property
+    def shard_id(self) -> str:
+        return self._tracker.shard_id
+
+    @property
+    def epoch(self) -> int:
+        """See `AsyncCheckpointTracker.epoch`."""
+        return self._tracker.epoch
+
+    @property
+    def is_shard_end(self) -> bool:
+        return self._tracker.is_shard_end
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._tracker.is_stopping
+
+    @property
+    def remaining_s(self) -> float:
+        return self._tracker.remaining_s
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self._tracker.checkpoint
+
+    def check_lease(self) -> None:
+        """See `AsyncCheckpointTracker.check_lease`."""
+        self._tracker.check_lease()
+
+    def save_checkpoint(self, *, after: ShardBatch | None = None, persistent: bool = False) -> None:
+        """See `AsyncCheckpointTracker.save_checkpoint`."""
+        self._tracker.check_lease()
+        self._tracker.note(after)
+        if persistent:
+            asyncio.run_coroutine_threadsafe(self._tracker.store(), self._loop).result()

@@ -1,0 +1,712 @@
+"""One worker's lease agent: a pure state machine between the lease store and its consumers.
+
+`actions = agent.step(event, now_ms)`; nothing in it waits, and `wake_ms()` says when to tick it.
+`now_ms` comes from one clock that runs on while the machine sleeps. The driver starts every action
+at once, does not wait for one before the next, and asks `may_work` before each call of process()
+and each checkpoint: a consumer must not trust that it is told to stop in time.
+
+`StoreCallSchedule` has one store call of each kind at a time, later after failures. A `ShardHold`
+is what the worker has of a shard. `LeaseOffers` gives a free lease to any worker once the one that
+should take it has not done so for a while: that one may hang in a call of long ago, which the
+lease's row no longer shows.
+"""
+
+from collections.abc import Collection, Container, Iterable, Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from raftwood.base.errors import InvariantViolated
+from raftwood.loghub.consumer import lease_events
+from raftwood.loghub.consumer.group_view import GroupView
+from raftwood.loghub.consumer.lease_events import Ask, AskBecome, AskTake, StopReason, StoreCall
+from raftwood.loghub.consumer.lease_plan import LeaseMove, Planner, own_part
+from raftwood.loghub.consumer.leases import (
+    NOBODY,
+    LeaseOwner,
+    LeaseTimes,
+    Renewal,
+    Renewed,
+    Save,
+    Scan,
+    ShardLease,
+    Take,
+    WorkerRow,
+)
+
+BACKOFF_MS = 50
+FULL_SCAN_EVERY = 20
+"""Scans by change do not show what was deleted, nor how fast others read."""
+GATHER_MS = 5
+"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
+PERIODIC = (StoreCall.REGISTER, StoreCall.SCAN, StoreCall.POLL, StoreCall.RENEW)
+_EXCLUDES = {StoreCall.RENEW: StoreCall.BECOME, StoreCall.BECOME: StoreCall.RENEW}
+"""Both add to a lease's id: one at a time, or one of them would fail for nothing."""
+NEVER_MS = 1 << 62
+
+
+class StoreCallSchedule:
+    """Of one agent, in milliseconds of its clock."""
+
+    def __init__(self, times: LeaseTimes) -> None:
+        self._backoff_max_ms = times.renew_ms // 2
+        self._due: dict[StoreCall, int] = {}
+        self._failures: dict[StoreCall, int] = {}
+        self._not_before: dict[StoreCall, int] = {}
+        self._under_way: dict[StoreCall, tuple[Ask, int, frozenset[str]]] = {}
+        self._ended: dict[StoreCall, int] = {}
+        self._doubtful: dict[str, int] = {}
+        """By shard, the id at which it was to be taken or begun by a call that failed."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """From now on nothing is done because its time has come."""
+        self._due = {}
+        self._is_closed = True
+
+    def want(self, call: StoreCall, at_ms: int) -> None:
+        if not self._is_closed:
+            self._due[call] = at_ms
+
+    def want_by(self, call: StoreCall, at_ms: int) -> None:
+        self.want(call, min(at_ms, self._due.get(call, at_ms)))
+
+    def is_due(self, call: StoreCall, now_ms: int) -> bool:
+        return self._due.get(call, NEVER_MS) <= now_ms and self.may_begin(call, now_ms)
+
+    def may_begin(self, call: StoreCall, now_ms: int) -> bool:
+        return not self._is_blocked(call) and now_ms >= self._not_before.get(call, now_ms)
+
+    def is_under_way(self, calls: Collection[StoreCall]) -> bool:
+        return any(call in self._under_way for call in calls)
+
+    def shards(self, call: StoreCall) -> frozenset[str]:
+        """Those that a call under way is about."""
+        return self._under_way[call][2] if call in self._under_way else frozenset()
+
+    def begun(self, call: StoreCall, ask: Ask, now_ms: int, shards: Iterable[str]) -> None:
+        self._due.pop(call, None)
+        self._under_way[call] = (ask, now_ms, frozenset(shards))
+
+    def sent_ms(self, call: StoreCall) -> int:
+        return self._under_way[call][1] if call in self._under_way else 0
+
+    def ended_ms(self, call: StoreCall) -> int:
+        return self._ended.get(call, 0)
+
+    def ended(self, call: StoreCall, now_ms: int) -> Ask:
+        """It was answered; what it had asked for."""
+        if call not in self._under_way:
+            raise InvariantViolated(f"an answer to {call} came that was not asked for")
+        self._failures.pop(call, None)
+        self._not_before.pop(call, None)
+        self._ended[call] = now_ms
+        return self._under_way.pop(call)[0]
+
+    def failed(self, call: StoreCall, now_ms: int, jitter: float) -> None:
+        """Try again: twice as late each time, and at least half of that."""
+        match self.ended(call, now_ms):
+            case AskTake(asked) | AskBecome(asked):
+                self._doubtful |= {each.shard: each.lease_id for each in asked}
+        failures = self._failures[call] = self._failures.get(call, 0) + 1
+        wait_ms = min(BACKOFF_MS << min(failures, 16), self._backoff_max_ms)
+        self._not_before[call] = now_ms + int(wait_ms * (0.5 + jitter / 2))
+        self._due[call] = self._not_before[call]
+        if self._is_closed and call in PERIODIC:
+            del self._due[call]
+
+    def is_doubtful(self, shard: str, lease_id: int) -> bool:
+        """Whether what followed on this id may be the work of a call that failed.
+
+        Then nobody knows since when others have seen it, and no deadline may be counted from a
+        later call that only found it done.
+        """
+        return self._doubtful.get(shard) == lease_id
+
+    def passed(self, now_ms: int) -> None:
+        """What was to be tried again, and is not needed any more."""
+        for call, at_ms in list(self._due.items()):
+            if at_ms <= now_ms and call not in PERIODIC and call not in self._under_way:
+                del self._due[call]
+
+    def next_ms(self) -> int:
+        """When the next one is due."""
+        waits = [
+            max(at_ms, self._not_before.get(call, at_ms))
+            for call, at_ms in self._due.items()
+            if not self._is_blocked(call)
+        ]
+        return min(waits, default=NEVER_MS)
+
+    def begin_ms(self, call: StoreCall, wanted_ms: int) -> int:
+        """When a call can begin that is wanted at this time."""
+        is_blocked = self._is_blocked(call)
+        return NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
+
+    def _is_blocked(self, call: StoreCall) -> bool:
+        return call in self._under_way or _EXCLUDES.get(call) in self._under_way
+
+
+class HoldStage(Enum):
+    """How far a hold is."""
+
+    WAITING = auto()
+    """The lease is this worker's; another may still read the shard."""
+    CONSUMING = auto()
+    STOPPING = auto()
+    """The consumer was told to stop, and may be inside process()."""
+    HUNG = auto()
+    """A call does not return: the lease is to be freed, or was; the consumer is still here."""
+    STOPPED = auto()
+    """The last checkpoint is to be handed over."""
+    LEAVING = auto()
+    """The lease is to be freed."""
+
+
+class ShardHold(msgspec.Struct):
+    """A shard that this worker leases, or read last and has not handed over yet."""
+
+    shard: str
+    stage: HoldStage
+    deadline_ms: int
+    """No work after this, by the send time of the last renewal that came through."""
+    begin_ms: int
+    """While waiting: whoever read the shard before must have stopped by then."""
+    epoch: int = 0
+    save: Save | None = None
+    restart_ms: int = 0
+    hung_ms: int = NEVER_MS
+    """While a call of the processor is under way: it is given up on then."""
+
+
+class LeaseOffers:
+    """As one worker sees them, in milliseconds during which it looked: nobody could take anything
+    while the store was away.
+    """
+
+    def __init__(self, me: str, *, patience_ms: int) -> None:
+        self._me = me
+        self._patience_ms = patience_ms
+        self._offered: dict[str, tuple[str, int]] = {}
+        """By shard: who else should take it, and since when."""
+
+    def planned(self, moves: Iterable[LeaseMove], looked_ms: int) -> list[LeaseMove]:
+        """The moves of a plan; this worker gets what another left for too long."""
+        offered, self._offered = self._offered, {}
+        found = []
+        for move in moves:
+            if move.source == NOBODY and move.target != self._me:
+                target, since_ms = offered.get(move.shard, (move.target, looked_ms))
+                since_ms = since_ms if target == move.target else looked_ms
+                self._offered[move.shard] = move.target, since_ms
+                if looked_ms - since_ms >= self._patience_ms:
+                    found.append(LeaseMove(move.shard, NOBODY, self._me))
+                    continue
+            found.append(move)
+        return found
+
+
+class LeaseAgent:
+    """Decides what a worker leases, reads, hands over and gives up."""
+
+    def __init__(self, me: LeaseOwner, times: LeaseTimes, planner: Planner, now_ms: int) -> None:
+        self.me = me
+        self._times = times
+        self._planner = planner
+        self._holds: dict[str, ShardHold] = {}
+        self._view = GroupView(times)
+        self._calls = StoreCallSchedule(times)
+        self._row: WorkerRow | None = None
+        self.is_leaving = False
+        """As it was asked to, or because another process has this one's name."""
+        self.is_sent_away = False
+        """It leaves because an operator wants it to."""
+        self._is_finished = False
+        self._scans = 0
+        self._refresh: list[str] = []
+        self._takes: dict[str, Take] = {}
+        self._offers = LeaseOffers(me.process, patience_ms=2 * times.timeout_ms)
+        self._is_tidy = True
+        """Nothing has to be created or removed, as far as the last scan showed."""
+        self._balanced: tuple[int, dict[str, str]] | None = None
+        """With this version and these workers there was nothing to do, and time changes nothing."""
+        self._matched: int | None = None
+        """The version in which each shard had its lease, and no lease was too many."""
+        self._gathered_ms = 0
+        """Until then a hand-over waits for other consumers that were told to stop."""
+        self._calls.want(StoreCall.REGISTER, now_ms)
+
+    def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
+        """Whether the consumer of this epoch may call process(), or save, now."""
+        return now_ms < self.deadline_ms(shard, epoch)
+
+    def deadline_ms(self, shard: str, epoch: int) -> int:
+        """Until when a call of process() must be over; 0 where no work may be done."""
+        hold = self._hold_of(shard, epoch)
+        return hold.deadline_ms if hold and hold.stage is HoldStage.CONSUMING else 0
+
+    def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
+        """The processor is called, or a call shows that it gets on.
+
+        The shard is given up where the call is not over T behind the deadline that it has now:
+        renewals would keep it for ever. Whatever the call then does is fenced.
+        """
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
+
+    def call_ends(self, shard: str, epoch: int) -> None:
+        if hold := self._hold_of(shard, epoch):
+            hold.hung_ms = NEVER_MS
+
+    def _hold_of(self, shard: str, epoch: int) -> ShardHold | None:
+        hold = self._holds.get(shard)
+        return hold if hold and hold.epoch == epoch else None
+
+    @property
+    def deleted_seq(self) -> int:
+        """To be asked for before shards are listed."""
+        return self._view.deleted_seq
+
+    @property
+    def wants_list(self) -> bool:
+        """The last list of shards is of no use any more: they should be listed anew at once."""
+        return self._view.is_listing_old
+
+    def held(self) -> dict[str, HoldStage]:
+        """Shards by stage, for people."""
+        return {shard: hold.stage for shard, hold in self._holds.items()}
+
+    def wake_ms(self) -> int:
+        """When to tick at the latest."""
+        times = [self._calls.next_ms()]
+        for hold in self._holds.values():
+            times.append(hold.hung_ms)
+            if hold.stage is HoldStage.CONSUMING:
+                times.append(hold.deadline_ms)
+            elif hold.stage is HoldStage.WAITING:
+                times.append(self._calls.begin_ms(StoreCall.BECOME, self._begin_ms(hold)))
+            elif hold.stage is HoldStage.STOPPED:
+                times.append(self._calls.begin_ms(StoreCall.HAND_OVER, self._gathered_ms))
+        return min(times)
+
+    def step(self, event: lease_events.Event, now_ms: int) -> list[lease_events.Action]:
+        """Take in what happened; answers what is to be done."""
+        if self._is_finished:
+            return []
+        actions: list[lease_events.Action] = []
+        match event:
+            case lease_events.Ticked():
+                pass
+            case lease_events.WorkerRegistered(row):
+                self._on_registered(row, now_ms)
+            case lease_events.Scanned(scan):
+                asked = self._calls.ended(StoreCall.SCAN, now_ms)
+                self._on_scanned(asked, scan, now_ms, actions)
+            case lease_events.Polled(scan):
+                self._calls.ended(StoreCall.POLL, now_ms)
+                self._on_polled(scan, now_ms, actions)
+            case lease_events.LeasesRenewed(renewed):
+                self._on_renewed(renewed, now_ms, actions)
+            case lease_events.LeasesAnswered(call, leases):
+                self._on_answered(call, leases, now_ms, actions)
+            case lease_events.StoreCallDone(call):
+                self._on_done(call, now_ms)
+            case lease_events.StoreFailed(call, jitter):
+                shards = self._calls.shards(call)
+                self._calls.failed(call, now_ms, jitter)
+                # Whatever it did may have been seen already, and is not shown again.
+                self._reconcile(self._view.known(shards), now_ms, actions)
+            case lease_events.ShardsListed(shards, deleted_seq):
+                self._view.listed(shards, deleted_seq)
+                self._balanced = self._matched = None
+                if self._scans and self._view.unknown():
+                    # They may have been here and gone since the last look.
+                    self._calls.want_by(StoreCall.SCAN, now_ms)
+            case lease_events.ConsumerStopped(save, restart_ms):
+                self._on_stopped(save, now_ms + restart_ms)
+            case lease_events.SaveRefused(shard, epoch):
+                if hold := self._hold_of(shard, epoch):
+                    self._stop(hold, StopReason.REFUSED, actions)
+            case lease_events.DrainRequested():
+                self._leave(actions)
+        self._stop_the_late(now_ms, actions)
+        if any(isinstance(each, lease_events.StopConsumer) for each in actions):
+            self._gathered_ms = now_ms + GATHER_MS
+        self._ask(now_ms, actions)
+        return actions
+
+    def _on_registered(self, row: WorkerRow, now_ms: int) -> None:
+        self._calls.ended(StoreCall.REGISTER, now_ms)
+        self._row = row
+        for call in (StoreCall.SCAN, StoreCall.POLL, StoreCall.RENEW):
+            self._calls.want(call, now_ms)
+
+    def _on_scanned(
+        self, asked: lease_events.Ask, scan: Scan, now_ms: int, actions: list[lease_events.Action]
+    ) -> None:
+        assert isinstance(asked, lease_events.AskScan)
+        self._scans += 1
+        changed = self._view.scanned(scan, is_full=asked.after == 0, now_ms=now_ms)
+        self._reconcile(changed, now_ms, actions)
+        self._drop_missing(list(self._holds), self._view.leases)
+        self._calls.want(StoreCall.SCAN, now_ms + self._times.scan_ms)
+        self._is_tidy = self._view.has_deleted
+        self._plan({lease.shard for lease in scan.leases}, now_ms)
+
+    def _on_polled(self, scan: Scan, now_ms: int, actions: list[lease_events.Action]) -> None:
+        self._reconcile(self._view.polled(scan, now_ms), now_ms, actions)
+        self._calls.want(StoreCall.POLL, now_ms + self._times.poll_ms)
+        if scan.update_seq > self._view.update_seq:
+            early = max(now_ms, self._calls.ended_ms(StoreCall.SCAN) + self._times.early_ms)
+            self._calls.want_by(StoreCall.SCAN, early)
+
+    def _on_renewed(
+        self, renewed: Renewed, now_ms: int, actions: list[lease_events.Action]
+    ) -> None:
+        sent_ms = self._calls.sent_ms(StoreCall.RENEW)
+        asked = self._calls.ended(StoreCall.RENEW, now_ms)
+        assert isinstance(asked, lease_events.AskRenew)
+        if renewed.worker.process != self.me.process:
+            # Another process runs under this name, and the store renews nothing for this one.
+            self.is_sent_away = renewed.worker.is_sent_away
+            self._row = renewed.worker if self.is_sent_away else None
+            self._leave(actions)
+            return
+        self._row = renewed.worker
+        self._calls.want(StoreCall.RENEW, sent_ms + self._times.renew_ms)
+        ids = {each.shard: each.lease_id for each in asked.renewals}
+        for lease in renewed.leases:
+            hold = self._holds.get(lease.shard)
+            if hold and self._is_mine(lease):
+                if lease.lease_id == ids[lease.shard] + 1:
+                    hold.deadline_ms = sent_ms + self._times.hold_ms
+                else:
+                    # A renewal before this one was done, and its answer was lost.
+                    self._calls.want(StoreCall.RENEW, now_ms)
+        self._reconcile(self._view.see(renewed.leases, now_ms), now_ms, actions)
+        self._drop_missing(ids, {lease.shard for lease in renewed.leases})
+
+    def _on_answered(
+        self,
+        call: StoreCall,
+        leases: Sequence[ShardLease],
+        now_ms: int,
+        actions: list[lease_events.Action],
+    ) -> None:
+        sent_ms = self._calls.sent_ms(call)
+        asked = self._calls.ended(call, now_ms)
+        changed = self._view.see(leases, now_ms)
+        match asked:
+            case lease_events.AskTake(takes):
+                for take in takes:
+                    self._taken(take, sent_ms, now_ms, actions)
+                changed = self._view.known({take.shard for take in takes})
+                if not all(take.shard in self._holds for take in takes):
+                    self._calls.want_by(StoreCall.SCAN, now_ms + self._times.settle_ms)
+            case lease_events.AskBecome(renewals):
+                for renewal in renewals:
+                    self._became(renewal, sent_ms, actions)
+            case lease_events.AskHandOver(saves):
+                shown = {lease.shard for lease in leases}
+                self._drop_missing([save.shard for save in saves], shown)
+                for save in saves:
+                    self._handed_over(save, now_ms)
+            case lease_events.AskRelease(shards):
+                for shard in shards:
+                    if shard in self._holds and self._holds[shard].stage is HoldStage.LEAVING:
+                        del self._holds[shard]
+        self._reconcile(changed, now_ms, actions)
+
+    def _on_done(self, call: StoreCall, now_ms: int) -> None:
+        asked = self._calls.ended(call, now_ms)
+        if isinstance(asked, lease_events.AskCreate):
+            self._calls.want(StoreCall.SCAN, now_ms)
+        elif isinstance(asked, lease_events.AskDelete):
+            self._drop_missing(self._view.deleted(asked.shards), ())
+        elif isinstance(asked, lease_events.AskForget) and self._row in asked.rows:
+            self._row = None
+
+    def _taken(
+        self, take: Take, sent_ms: int, now_ms: int, actions: list[lease_events.Action]
+    ) -> None:
+        lease = self._view.leases.get(take.shard)
+        if lease and self._has_made(lease, take.lease_id):
+            hold = self._new_hold(lease, now_ms)
+            hold.deadline_ms = sent_ms + self._times.hold_ms
+            if take.sets_consumer:
+                self._start(hold, lease, actions)
+
+    def _became(self, renewal: Renewal, sent_ms: int, actions: list[lease_events.Action]) -> None:
+        hold, lease = self._holds.get(renewal.shard), self._view.leases.get(renewal.shard)
+        if (
+            hold
+            and lease
+            and hold.stage in (HoldStage.WAITING, HoldStage.LEAVING)
+            and lease.consumer_process == self.me.process
+            and self._has_made(lease, renewal.lease_id)
+        ):
+            hold.deadline_ms = sent_ms + self._times.hold_ms
+            self._start(hold, lease, actions)
+
+    def _has_made(self, lease: ShardLease, before: int) -> bool:
+        """Whether it is this worker's by the call that was answered, and by no other."""
+        is_next = self._is_mine(lease) and lease.lease_id == before + 1
+        return is_next and not self._calls.is_doubtful(lease.shard, before)
+
+    def _handed_over(self, save: Save, now_ms: int) -> None:
+        hold, lease = self._holds.get(save.shard), self._view.leases.get(save.shard)
+        if hold is None or hold.stage is not HoldStage.STOPPED:
+            return
+        if lease is None or not self._is_mine(lease):
+            del self._holds[save.shard]
+        elif self.is_leaving or lease.is_ended:
+            hold.stage = HoldStage.LEAVING
+        else:
+            # It was stopped by its deadline, and is still this worker's: it begins again.
+            hold.stage, hold.save, hold.begin_ms = HoldStage.WAITING, None, now_ms
+
+    def _on_stopped(self, save: Save, restart_ms: int) -> None:
+        hold = self._hold_of(save.shard, save.epoch)
+        if hold is None or hold.save is not None:
+            raise InvariantViolated(
+                f"shard {save.shard}: a consumer of epoch {save.epoch} ended that was not started"
+            )
+        hold.stage, hold.save, hold.restart_ms = HoldStage.STOPPED, save, restart_ms
+
+    def _reconcile(
+        self, leases: Iterable[ShardLease], now_ms: int, actions: list[lease_events.Action]
+    ) -> None:
+        """Let holds follow what the store shows."""
+        for lease in leases:
+            hold = self._holds.get(lease.shard)
+            if self._is_mine(lease):
+                if hold is None and lease.shard not in self._calls.shards(StoreCall.TAKE):
+                    # A take was done, and its answer was lost.
+                    self._new_hold(lease, now_ms)
+            elif hold is not None:
+                if hold.stage is HoldStage.CONSUMING:
+                    self._stop(hold, StopReason.STOLEN, actions)
+                elif hold.stage in (HoldStage.WAITING, HoldStage.LEAVING):
+                    del self._holds[lease.shard]
+
+    def _new_hold(self, lease: ShardLease, now_ms: int) -> ShardHold:
+        """Of a lease that another may still read; it must have stopped T from now, its T."""
+        stage = HoldStage.LEAVING if lease.is_ended or self.is_leaving else HoldStage.WAITING
+        begin_ms = now_ms + self._view.timeout_ms(lease)
+        hold = ShardHold(lease.shard, stage, 0, begin_ms)
+        self._holds[lease.shard] = hold
+        return hold
+
+    def _start(
+        self, hold: ShardHold, lease: ShardLease, actions: list[lease_events.Action]
+    ) -> None:
+        hold.epoch = lease.epoch
+        if self.is_leaving or lease.is_ended:
+            hold.stage, hold.save = (
+                HoldStage.STOPPED,
+                Save(lease.shard, lease.epoch, None, lease.seq),
+            )
+            return
+        hold.stage, hold.save = HoldStage.CONSUMING, None
+        actions.append(lease_events.StartConsumer(lease))
+
+    def _stop(
+        self, hold: ShardHold, reason: StopReason, actions: list[lease_events.Action]
+    ) -> None:
+        if hold.stage is HoldStage.CONSUMING:
+            hold.stage = HoldStage.STOPPING
+            actions.append(lease_events.StopConsumer(hold.shard, hold.epoch, reason))
+
+    def _stop_the_late(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        for hold in self._holds.values():
+            if now_ms >= hold.deadline_ms:
+                self._stop(hold, StopReason.DEADLINE, actions)
+            if now_ms >= hold.hung_ms:
+                hold.hung_ms = NEVER_MS
+                self._give_up(hold, actions)
+
+    def _give_up(self, hold: ShardHold, actions: list[lease_events.Action]) -> None:
+        """Free the lease, though its consumer is not stopped: the row shows that, and all others
+        wait for T as after a death. Its checkpoints land until one of them begins.
+        """
+        lease = self._view.leases.get(hold.shard)
+        if lease and self._is_mine(lease):
+            self._stop(hold, StopReason.HUNG, actions)
+            if hold.stage is HoldStage.STOPPING:
+                hold.stage = HoldStage.HUNG
+
+    def _leave(self, actions: list[lease_events.Action]) -> None:
+        self.is_leaving = True
+        self._calls.close()
+        for hold in self._holds.values():
+            self._stop(hold, StopReason.DRAIN, actions)
+            if hold.stage is HoldStage.WAITING:
+                hold.stage = HoldStage.LEAVING
+
+    def _drop_missing(self, asked: Iterable[str], found: Container[str]) -> None:
+        """A lease that was removed by hand is nobody's."""
+        for shard in asked:
+            hold = self._holds.get(shard)
+            if (
+                shard not in found
+                and hold
+                and hold.stage not in (HoldStage.STOPPING, HoldStage.HUNG)
+            ):
+                if hold.stage is not HoldStage.CONSUMING:
+                    del self._holds[shard]
+                else:
+                    hold.deadline_ms = 0
+
+    def _plan(self, fresh: set[str], now_ms: int) -> None:
+        """Choose what to take; where an id may be outdated, look again first."""
+        live = self._view.live(self.me, now_ms)
+        self._takes, self._refresh = {}, []
+        if self._calls.is_under_way((StoreCall.TAKE,)):
+            # What it took is not in the view yet, and would be missing in the count.
+            self._calls.want_by(StoreCall.SCAN, now_ms + self._times.poll_ms)
+            return
+        settled_ms = self._view.live_since_ms + self._times.settle_ms
+        if now_ms < settled_ms:
+            self._calls.want_by(StoreCall.SCAN, settled_ms)
+        if self._view.has_deleted:
+            self._calls.want_by(StoreCall.SCAN, now_ms)
+        if self._balanced == (self._view.version, live):
+            return
+        if self.is_leaving or self._view.has_deleted or self._view.unknown():
+            # Shards that are gone, or have no lease yet, would be missing in the count.
+            return
+        moves = self._planner(self._view.situation(live, self.me))
+        if not moves and self._view.is_all_in(live):
+            self._balanced = (self._view.version, live)
+        # It may hang in that one too. What is free has to be taken: nobody else will.
+        is_hung = bool(self._in(HoldStage.HUNG))
+        moves = [
+            move
+            for move in self._offers.planned(moves, self._view.looked_ms)
+            if move.shard not in self._holds and not (is_hung and move.source != NOBODY)
+        ]
+        takes, self._refresh = own_part(moves, self._view.leases, self.me.process, fresh)
+        if now_ms >= settled_ms:
+            self._takes = {take.shard: take for take in takes}
+            if self._refresh:
+                self._calls.want_by(StoreCall.SCAN, now_ms)
+
+    def _begin_ms(self, hold: ShardHold) -> int:
+        lease = self._view.leases[hold.shard]
+        is_free = lease.consumer_process in (NOBODY, self.me.process)
+        return max(hold.restart_ms, 0 if is_free else hold.begin_ms)
+
+    def _is_mine(self, lease: ShardLease) -> bool:
+        return lease.lease_process == self.me.process
+
+    def _in(self, stage: HoldStage) -> list[ShardHold]:
+        return [hold for hold in self._holds.values() if hold.stage is stage]
+
+    def _renewals(self, holds: Iterable[ShardHold]) -> list[Renewal]:
+        return self._view.renewals((hold.shard for hold in holds), self.me)
+
+    def _ask(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        """Every call that is due, each kind at most once at a time."""
+        stopped = [hold.save for hold in self._in(HoldStage.STOPPED) if hold.save is not None]
+        is_gathering = now_ms < self._gathered_ms and self._in(HoldStage.STOPPING)
+        if stopped and not is_gathering and self._calls.may_begin(StoreCall.HAND_OVER, now_ms):
+            self._begin(StoreCall.HAND_OVER, lease_events.AskHandOver(stopped), now_ms, actions)
+        if self.is_leaving:
+            self._ask_to_leave(now_ms, actions)
+        else:
+            self._ask_to_hold(now_ms, actions)
+            self._ask_to_look(now_ms, actions)
+            self._ask_to_tidy(now_ms, actions)
+        self._calls.passed(now_ms)
+
+    def _ask_to_hold(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        if self._calls.is_due(StoreCall.RENEW, now_ms):
+            kept = [hold for hold in self._holds.values() if hold.stage is not HoldStage.HUNG]
+            renewals = self._renewals(kept)
+            self._begin(StoreCall.RENEW, lease_events.AskRenew(renewals), now_ms, actions)
+        ready = [hold for hold in self._in(HoldStage.WAITING) if now_ms >= self._begin_ms(hold)]
+        if ready and self._calls.may_begin(StoreCall.BECOME, now_ms):
+            self._begin(
+                StoreCall.BECOME, lease_events.AskBecome(self._renewals(ready)), now_ms, actions
+            )
+        # One that was given up may have been done, and be here by now.
+        takes = [take for take in self._takes.values() if take.shard not in self._holds]
+        if takes and self._calls.may_begin(StoreCall.TAKE, now_ms):
+            self._begin(StoreCall.TAKE, lease_events.AskTake(takes), now_ms, actions, self._takes)
+            self._takes = {}
+
+    def _ask_to_look(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        if self._calls.is_due(StoreCall.REGISTER, now_ms):
+            self._begin(StoreCall.REGISTER, lease_events.AskRegister(), now_ms, actions)
+        if self._calls.is_due(StoreCall.POLL, now_ms):
+            self._begin(
+                StoreCall.POLL, lease_events.AskPoll(self._view.polled_seq), now_ms, actions
+            )
+        if self._calls.is_due(StoreCall.SCAN, now_ms):
+            is_full = self._view.has_deleted or self._scans % FULL_SCAN_EVERY == 0
+            after = 0 if is_full else self._view.update_seq
+            self._begin(StoreCall.SCAN, lease_events.AskScan(after, self._refresh), now_ms, actions)
+
+    def _ask_to_tidy(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        self._ask_to_release(now_ms, actions)
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        if self._matched != self._view.version:
+            self._ask_to_match(now_ms, actions)
+        stale = self._view.stale_workers()
+        if (
+            stale
+            and self._view.is_first(self.me)
+            and self._calls.may_begin(StoreCall.FORGET, now_ms)
+        ):
+            self._begin(StoreCall.FORGET, lease_events.AskForget(stale), now_ms, actions)
+
+    def _ask_to_match(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        """Leases for new shards, and none for those that are over."""
+        unknown = self._view.unknown()
+        if unknown and self._calls.may_begin(StoreCall.CREATE, now_ms):
+            self._begin(
+                StoreCall.CREATE, lease_events.AskCreate(*self._view.listing), now_ms, actions
+            )
+        finished = self._view.finished_parents()
+        if not unknown and not finished:
+            self._matched = self._view.version
+        if (
+            finished
+            and self._view.is_first(self.me)
+            and self._calls.may_begin(StoreCall.DELETE, now_ms)
+        ):
+            self._begin(StoreCall.DELETE, lease_events.AskDelete(finished), now_ms, actions)
+
+    def _ask_to_release(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        leaving = [hold.shard for hold in self._in(HoldStage.LEAVING)]
+        leaving += [each.shard for each in self._renewals(self._in(HoldStage.HUNG))]
+        if leaving and self._calls.may_begin(StoreCall.RELEASE, now_ms):
+            self._begin(StoreCall.RELEASE, lease_events.AskRelease(leaving), now_ms, actions)
+
+    def _ask_to_leave(self, now_ms: int, actions: list[lease_events.Action]) -> None:
+        """First the own row, so that nobody leaves a share for this worker; then the leases."""
+        if self._calls.is_under_way(
+            (StoreCall.REGISTER, StoreCall.RENEW, StoreCall.TAKE, StoreCall.BECOME)
+        ):
+            return
+        if self._row is not None:
+            if self._calls.may_begin(StoreCall.FORGET, now_ms):
+                self._begin(StoreCall.FORGET, lease_events.AskForget([self._row]), now_ms, actions)
+            return
+        self._ask_to_release(now_ms, actions)
+        if not self._holds:
+            self._is_finished = True
+            actions.append(lease_events.Finish())
+
+    def _begin(
+        self,
+        call: StoreCall,
+        ask: lease_events.Ask,
+        now_ms: int,
+        actions: list[lease_events.Action],
+        shards: Iterable[str] = (),
+    ) -> None:
+        self._calls.begun(call, ask, now_ms, shards)
+        actions.append(ask)

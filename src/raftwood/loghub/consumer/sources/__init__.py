@@ -1,1 +1,0 @@
-"""What can be consumed: logstores of LogHub, topics of Kafka."""

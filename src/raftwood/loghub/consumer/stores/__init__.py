@@ -1,1 +1,0 @@
-"""Where leases are kept; each is a `LeaseStore`, and one test suite runs them alike."""

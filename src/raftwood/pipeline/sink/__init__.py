@@ -1,1 +1,0 @@
-"""DataFrames into logstores, for batch and streaming queries."""

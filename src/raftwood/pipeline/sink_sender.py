@@ -1,0 +1,276 @@
+"""Chunks of rows on their way into shards, each stored once.
+
+A lane is a shard where rows enter: of one lane one chunk is under way at a time, in order, and the
+lanes go on side by side.
+
+Routing says which shard stores which rows, so that a repetition finds them where they are; it does
+no I/O. A row's key has a place among the key ranges. It enters at the oldest shard that is there
+for this place, and where that one was split or merged before the row came, goes on to the child
+that took the place over. What a shard was asked to store it answers the same way for ever, so that
+a task that is run again takes the same way with the same rows; what came by different ways is told
+apart by the producer's name, which is made of the way.
+"""
+
+import asyncio
+import hashlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import msgspec
+import numpy
+import pyarrow
+
+from raftwood.base.compression import Codec, compress
+from raftwood.base.errors import LogSealed, RaftwoodError, Unavailable
+from raftwood.loghub.arrow_batches import write_arrow_stream
+from raftwood.loghub.batches import Batch, Format
+from raftwood.loghub.errors import ShardNotFound, ShardReadonly
+from raftwood.loghub.model import Shard
+from raftwood.loghub.shards import contains, hash_key
+from raftwood.loghub.wire import PutRequest, encode_put
+from raftwood.pipeline.hub import Hub
+from raftwood.pipeline.options import StreamAccess
+
+SEQUENCES_PER_BATCH: Final = 512
+"""Below what a shard remembers of a producer, 1024: all of a micro-batch is known at its end."""
+_NO_KEY: Final = b""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How rows came to a shard: through which others, that did not take them."""
+
+    shard: int
+    through: tuple[int, ...] = ()
+
+    def on_to(self, child: int) -> "Way":
+        return Way(child, (*self.through, self.shard))
+
+
+class WriteKey(msgspec.Struct, frozen=True):
+    """What a task writes: the same again has the same."""
+
+    writer: str
+    """A query, or a batch write."""
+    batch: int
+    partition: int
+
+    def producer(self, way: Way, ordinal: int) -> str:
+        """Who stores the chunk with this number, as a shard knows it."""
+        block = ordinal // SEQUENCES_PER_BATCH
+        what = f"{self.writer}\0{self.partition}\0{block}\0{way.through}"
+        return f"spark-{hashlib.sha256(what.encode()).hexdigest()[:40]}"
+
+    def sequence(self, ordinal: int) -> int:
+        return self.batch * SEQUENCES_PER_BATCH + ordinal % SEQUENCES_PER_BATCH + 1
+
+    def place(self, ordinal: int) -> str:
+        """Where a chunk without keys goes: anywhere, but there always."""
+        return hash_key(f"{self.writer}/{self.batch}/{self.partition}/{ordinal}".encode())
+
+
+class Entries:
+    """Where rows enter: of each place the oldest shard that is there for it."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._begins = sorted({each.begin for each in shards} | {each.end for each in shards})
+        by_age = sorted(shards, key=_number)
+        self._oldest = [
+            next((each.id for each in by_age if contains(each.begin, each.end, begin)), None)
+            for begin in self._begins
+        ]
+
+    def shard(self, place: str) -> int:
+        at = bisect_right(self._begins, place) - 1
+        found = self._oldest[at] if at >= 0 else None
+        if found is None:
+            raise ShardNotFound("the logstore has no shard for some keys: is it being made?")
+        return found
+
+    def rows_by_shard(self, places: list[str], indices: Any) -> dict[int, Any]:
+        """Of each shard, which rows enter there; in the order of their coming."""
+        used = numpy.unique(indices)
+        shards = numpy.full(len(places), -1, dtype=numpy.int64)
+        shards[used] = [self.shard(places[place]) for place in used]
+        of_row = shards[indices]
+        return {int(each): numpy.flatnonzero(of_row == each) for each in numpy.unique(of_row)}
+
+
+def next_shard(shards: Iterable[Shard], former: int, place: str) -> Shard | None:
+    """Who took a place over from a shard; None where nobody is there yet.
+
+    Shards of one place come one after the other, so that the oldest one since is the child, or who
+    took over from a child that is gone.
+    """
+    heirs = [each for each in shards if each.id > former and contains(each.begin, each.end, place)]
+    return min(heirs, key=_number, default=None)
+
+
+def places_of_keys(keys: Any) -> tuple[list[str], Any]:
+    """The places of a column of keys: those that there are, and which one each row has."""
+    encoded = keys.dictionary_encode()
+    unique = encoded.dictionary.cast(pyarrow.binary()).to_pylist()
+    places = [hash_key(_NO_KEY if each is None else each) for each in unique]
+    indices = encoded.indices
+    if indices.null_count:
+        places.append(hash_key(_NO_KEY))
+        indices = indices.fill_null(len(places) - 1)
+    return places, indices.to_numpy(zero_copy_only=False)
+
+
+def _number(shard: Shard) -> int:
+    return shard.id
+
+
+HELD_BYTES_MAX: Final = 16 << 20
+"""Of chunks under way, of a task."""
+_PAUSE_S: Final = 0.05
+_REFUSED: Final = (ShardReadonly, LogSealed, ShardNotFound)
+
+
+class _Chunk:
+    """Some rows of one task, with their number and, where they have keys, their places."""
+
+    def __init__(self, ordinal: int, table: Any, places: list[str], indices: Any | None) -> None:
+        self.ordinal = ordinal
+        self.table = table
+        self.places = places
+        self.indices = indices
+        """Of each row its place; None where all have the same one."""
+
+    def part(self, rows: Any) -> "_Chunk":
+        assert self.indices is not None
+        table = self.table.take(pyarrow.array(rows))
+        return _Chunk(self.ordinal, table, self.places, self.indices[rows])
+
+    def by_next_shard(self, shards: Sequence[Shard], former: int) -> "dict[int, _Chunk] | None":
+        """The rows by who took their places over; None where somebody is not there yet."""
+        heirs = [next_shard(shards, former, place) for place in self._places_used()]
+        if None in heirs:
+            return None
+        found = [each for each in shards if each in heirs]
+        if self.indices is None or len(found) == 1:
+            return {found[0].id: self}
+        split = Entries(found).rows_by_shard(self.places, self.indices)
+        return {shard: self.part(rows) for shard, rows in split.items()}
+
+    def _places_used(self) -> list[str]:
+        if self.indices is None:
+            return self.places
+        return [self.places[place] for place in sorted(set(self.indices.tolist()))]
+
+
+class ChunkSender:
+    """One for a task."""
+
+    def __init__(self, hub: Hub, access: StreamAccess, key: WriteKey, codec: Codec) -> None:
+        self._hub = hub
+        self._access = access
+        self._key = key
+        self._codec = codec
+        self._shards: list[Shard] = hub.begin(hub.shards()).result()
+        self._entries = Entries(self._shards)
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._refused: set[Way] = set()
+        """Ways that end: whatever comes later goes on to the children."""
+        self._failure: RaftwoodError | None = None
+        self._under_way: deque[tuple[Future[None], int]] = deque()
+        self._held = 0
+        self._ordinal = 0
+        self.rows = 0
+
+    def send(self, table: Any, keys: Any | None) -> None:
+        """Take a chunk, and wait where too much is under way."""
+        ordinal, self._ordinal = self._ordinal, self._ordinal + 1
+        self.rows += table.num_rows
+        if keys is None:
+            place = self._key.place(ordinal)
+            chunk = _Chunk(ordinal, table, [place], None)
+            self._begin(self._entries.shard(place), chunk)
+        else:
+            places, indices = places_of_keys(keys)
+            whole = _Chunk(ordinal, table, places, indices)
+            split = self._entries.rows_by_shard(places, indices)
+            for shard, rows in split.items():
+                self._begin(shard, whole if len(split) == 1 else whole.part(rows))
+        while self._held > HELD_BYTES_MAX:
+            self._wait_for_one()
+
+    def finish(self) -> None:
+        """Wait until all is stored."""
+        while self._under_way:
+            self._wait_for_one()
+
+    def _begin(self, shard: int, chunk: _Chunk) -> None:
+        lock = self._locks.setdefault(shard, asyncio.Lock())
+        size = chunk.table.nbytes
+        self._held += size
+        self._under_way.append((self._hub.begin(self._in_lane(lock, shard, chunk)), size))
+
+    def _wait_for_one(self) -> None:
+        future, size = self._under_way.popleft()
+        self._held -= size
+        future.result()
+
+    # On the client's loop
+
+    async def _in_lane(self, lock: asyncio.Lock, shard: int, chunk: _Chunk) -> None:
+        async with lock:
+            if self._failure is not None:
+                # Nothing may be stored behind what is not: see `_refused`.
+                raise type(self._failure)(self._failure.message)
+            try:
+                await self._deliver(Way(shard), chunk)
+            except RaftwoodError as error:
+                self._failure = error
+                raise
+
+    async def _deliver(self, way: Way, chunk: _Chunk) -> None:
+        if way not in self._refused:
+            try:
+                await self._put(way, chunk)
+            except _REFUSED:
+                # For good. And for what comes later as well: all of it came later before, too.
+                self._refused.add(way)
+            else:
+                return
+        for shard, part in (await self._heirs(way.shard, chunk)).items():
+            await self._deliver(way.on_to(shard), part)
+
+    async def _put(self, way: Way, chunk: _Chunk) -> None:
+        key, access = self._key, self._access
+        body = write_arrow_stream(chunk.table)
+        batch = Batch(
+            body=compress(body, self._codec),
+            format=Format.ARROW,
+            codec=self._codec,
+            raw_bytes=len(body),
+            records=chunk.table.num_rows,
+        )
+        request = PutRequest(
+            access.project,
+            access.logstore,
+            way.shard,
+            key.producer(way, chunk.ordinal),
+            key.sequence(chunk.ordinal),
+            batch,
+        )
+        await self._hub.put(encode_put(request), shard=way.shard)
+
+    async def _heirs(self, shard: int, chunk: _Chunk) -> dict[int, _Chunk]:
+        """Who takes what a shard refused; those that are being made are waited for."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._access.timeout_ms / 1000
+        while True:
+            found = chunk.by_next_shard(self._shards, shard)
+            if found is not None:
+                return found
+            if loop.time() > deadline:
+                raise Unavailable(
+                    f"shard {shard} of logstore {self._access.logstore} takes no more, and nobody "
+                    f"took over in {self._access.timeout_ms} ms: is the logstore being deleted?"
+                )
+            await asyncio.sleep(_PAUSE_S)
+            self._shards = await self._hub.shards()

@@ -1,1 +1,0 @@
-"""Logstores as DataFrames, for batch and streaming queries."""

@@ -1,0 +1,163 @@
+"""A fuzzer: a fast seeded mutator, and `fuzz`, which feeds a target the mutated inputs.
+
+A target takes bytes and either returns or raises one of the errors it may raise; anything else is a
+finding, reported with the input as hex and with what repeats it.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+_INTERESTING = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+_INTERESTING_BYTES = tuple(
+    dict.fromkeys(
+        value.to_bytes(size, order)
+        for size in (1, 2, 4, 8)
+        for value in _INTERESTING
+        if value < 1 << (8 * size)
+        for order in ("big", "little")
+    )
+)
+_REMEMBERED_MAX = 1_000_000
+
+
+class Mutator:
+    """Endless changed copies of the seed inputs."""
+
+    def __init__(self, seeds: Sequence[bytes], *, seed: int, bytes_max: int = 65_536) -> None:
+        if not seeds:
+            raise ValueError("at least one seed input is needed")
+        self._seeds = [bytes(each) for each in seeds]
+        self._bytes_max = bytes_max
+        self._random = random.Random(f"mutator {seed}")
+        self._kinds: tuple[Callable[[bytearray, Callable[[], float]], None], ...] = (
+            _flip_bit, _flip_bit, _set_byte, _set_byte, _cut_end, _cut_middle, _duplicate,
+            self._splice, _interesting, _interesting, _nudge_length, _insert,
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[bytes]:
+        draw = self._random.random
+        seeds, kinds, bytes_max = self._seeds, self._kinds, self._bytes_max
+        seed_count, kind_count = len(seeds), len(kinds)
+        while True:
+            data = bytearray(seeds[int(draw() * seed_count)])
+            kinds[int(draw() * kind_count)](data, draw)
+            # Most findings need one change, some a few.
+            while draw() < 0.35:
+                kinds[int(draw() * kind_count)](data, draw)
+            if len(data) > bytes_max:
+                del data[bytes_max:]
+            yield bytes(data)
+
+    def _splice(self, data: bytearray, draw: Callable[[], float]) -> None:
+        """The beginning of this input and the end of another."""
+        other = self._seeds[int(draw() * len(self._seeds))]
+        data[int(draw() * (len(data) + 1)) :] = other[int(draw() * (len(other) + 1)) :]
+
+
+def _flip_bit(data: bytearray, draw: Callable[[], float]) -> None:
+    if data:
+        data[int(draw() * len(data))] ^= 1 << int(draw() * 8)
+
+
+def _set_byte(data: bytearray, draw: Callable[[], float]) -> None:
+    if data:
+        data[int(draw() * len(data))] = int(draw() * 256)
+
+
+def _cut_end(data: bytearray, draw: Callable[[], float]) -> None:
+    del data[int(draw() * (len(data) + 1)) :]
+
+
+def _cut_middle(data: bytearray, draw: Callable[[], float]) -> None:
+    start = int(draw() * (len(data) + 1))
+    del data[start : start + 1 + int(draw() * 16)]
+
+
+def _duplicate(data: bytearray, draw: Callable[[], float]) -> None:
+    start = int(draw() * (len(data) + 1))
+    part = data[start : start + 1 + int(draw() * 64)]
+    data[start:start] = part * (1 + int(draw() * 3))
+
+
+def _interesting(data: bytearray, draw: Callable[[], float]) -> None:
+    value = _INTERESTING_BYTES[int(draw() * len(_INTERESTING_BYTES))]
+    start = int(draw() * (len(data) + 1))
+    data[start : start + len(value)] = value
+
+
+def _nudge_length(data: bytearray, draw: Callable[[], float]) -> None:
+    """Change what may be a length by a little, or to what is really there."""
+    size = (1, 2, 4, 8)[int(draw() * 4)]
+    if len(data) < size:
+        return
+    start = int(draw() * (len(data) - size + 1))
+    order = "big" if draw() < 0.5 else "little"
+    if draw() < 0.7:
+        value = int.from_bytes(data[start : start + size], order) + int(draw() * 17) - 8  # type: ignore[arg-type]
+    else:
+        value = len(data) - start - size
+    data[start : start + size] = (value & ((1 << (8 * size)) - 1)).to_bytes(size, order)  # type: ignore[arg-type]
+
+
+def _insert(data: bytearray, draw: Callable[[], float]) -> None:
+    start = int(draw() * (len(data) + 1))
+    data[start:start] = bytes([int(draw() * 256)]) * (1 + int(draw() * 8))
+
+
+class FuzzFinding(AssertionError):
+    """The target raised what it may not raise."""
+
+
+class FuzzReport(msgspec.Struct):
+    """How many inputs there were, how many of them differ, and how many were taken."""
+
+    inputs: int
+    tried: int
+    """An input that came before is not tried again."""
+    accepted: int
+
+
+def fuzz(
+    target: Callable[[bytes], object],
+    seeds: Sequence[bytes],
+    *,
+    count: int,
+    seed: int,
+    allowed: tuple[type[BaseException], ...] = (),
+    first: int = 0,
+) -> FuzzReport:
+    """Feed `count` inputs; `allowed` are the errors that a bad input may cause.
+
+    A target answers the same to the same input, so that it is asked once: half of what is made from
+    a short seed was made before. With `first`, inputs below that number are made but not tried: to
+    repeat a finding.
+    """
+    tried = accepted = 0
+    taken: dict[int, bool] = {}
+    """Of the inputs by their hash."""
+    inputs = iter(Mutator(seeds, seed=seed))
+    for _ in range(first):
+        next(inputs)
+    data = b""
+    for number, data in zip(range(first, first + count), inputs, strict=False):
+        key = hash(data)
+        is_taken = taken.get(key)
+        if is_taken is None:
+            tried += 1
+            try:
+                target(data)
+                is_taken = True
+            except allowed:
+                is_taken = False
+            except Exception as error:
+                raise FuzzFinding(
+                    f"{type(error).__name__}: {error} at seed {seed}, iteration {number},"
+                    f" input {data.hex()}"
+                ) from error
+            if len(taken) >= _REMEMBERED_MAX:
+                taken.clear()
+            taken[key] = is_taken
+        accepted += is_taken
+    return FuzzReport(inputs=count, tried=tried, accepted=accepted)

@@ -1,0 +1,752 @@
+"""`Balancer`: a table's replicas and masters, spread evenly over the nodes that may have them.
+
+`quotas_of` says how much each node is to have: as evenly as failure domains of different sizes
+allow.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+import msgspec
+
+from raftwood.base.errors import Unavailable
+from raftwood.zeppelin.model import NodeId, Table, Topology
+
+
+class NodeGroup(NamedTuple):
+    """Nodes that share bounds, such as those of a failure domain."""
+
+    nodes: list[int]
+    least: int
+    most: int
+
+
+class Pool(NamedTuple):
+    """Nodes that are to have equally much, `extras` of them one more."""
+
+    nodes: list[int]
+    base: int
+    extras: int
+    is_bounded: bool = False
+    """They have what they must or can, be it more or less than others."""
+
+
+def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
+    """Share a number of things among all nodes; where an equal share is beyond a group's bounds, it
+    has what the bound says, and the others share the rest.
+    """
+    found: list[Pool] = []
+    left = [group for group in groups if group.nodes]
+    while left:
+        count = sum(len(group.nodes) for group in left)
+        # One that has exactly what a bound says shares no extras with others, either.
+        above = [group for group in left if total * len(group.nodes) >= group.most * count]
+        below = [group for group in left if total * len(group.nodes) <= group.least * count]
+        if not above and not below:
+            nodes = sorted(node for group in left for node in group.nodes)
+            return [*found, Pool(nodes, *divmod(total, count))]
+        too_much = sum(total * len(group.nodes) - group.most * count for group in above)
+        too_little = sum(group.least * count - total * len(group.nodes) for group in below)
+        # The greater of the two is there still once the other is put right.
+        is_above = bool(above) and (not below or too_much >= too_little)
+        bounded = above if is_above else below
+        for group in bounded:
+            bound = group.most if is_above else group.least
+            found.append(Pool(group.nodes, *divmod(bound, len(group.nodes)), True))
+            total -= bound
+        firsts = {group.nodes[0] for group in bounded}
+        left = [group for group in left if group.nodes[0] not in firsts]
+    return found
+
+
+class SearchBudget:
+    """How much may be looked at for one plan where nothing goes straight: a few seconds' worth."""
+
+    def __init__(self) -> None:
+        self.left = 2_000_000
+
+
+def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[int]) -> list[int]:
+    """What each node is to have; one more is for those that have it, then for those that have
+    little elsewhere.
+    """
+    quotas = [0] * len(loads)
+    for pool in found:
+        for node in pool.nodes:
+            quotas[node] = pool.base
+        order = sorted(
+            (loads[node] <= pool.base, elsewhere[node], -loads[node], node) for node in pool.nodes
+        )
+        for *_, node in order[: pool.extras]:
+            quotas[node] += 1
+    return quotas
+
+
+# `NodeLayout`: the nodes of a topology as numbers, and what may become of each.
+
+
+class NodeLayout:
+    """Those that are up may get something, unless they are leaving or are being emptied. Those
+    that are neither able nor leaving keep what they have: it may be that they come back.
+    """
+
+    def __init__(
+        self, topology: Topology, leaving: Collection[NodeId], *, has_domains: bool = True
+    ) -> None:
+        self.ids = sorted(topology.nodes)
+        self.numbers = {node: number for number, node in enumerate(self.ids)}
+        nodes = [topology.nodes[node] for node in self.ids]
+        names = {each.failure_domain: number for number, each in enumerate(nodes)}
+        self.domains = [names[each.failure_domain] if has_domains else 0 for each in nodes]
+        self.leaving = [self.numbers[node] for node in sorted(leaving)]
+        self.able = [
+            number
+            for number, each in enumerate(nodes)
+            if each.is_up and not each.is_draining and each.id not in leaving
+        ]
+        self.kept = {*range(len(nodes))} - {*self.leaving} - {*self.able}
+
+    def items(self, table: Table) -> list[list[int]]:
+        return [[self.numbers[node] for node in each.replicas] for each in table.partitions]
+
+    def check_room(self, table: Table, items: Sequence[Sequence[int]]) -> None:
+        """Whether there are nodes and failure domains for all replicas; else `Unavailable`."""
+        domains = {self.domains[node] for node in self.able}
+        for number, nodes in enumerate(items):
+            kept = [node for node in nodes if node in self.kept]
+            if len(self.able) + len(kept) < len(nodes):
+                raise Unavailable(
+                    f"partition {number} of table {table.name!r} has {len(nodes)} replicas, and "
+                    f"{len(self.able)} nodes could have them: start more nodes, or remove slaves"
+                )
+            have = len({self.domains[node] for node in nodes})
+            could = len(domains | {self.domains[node] for node in kept})
+            if could < min(have, len(nodes)):
+                raise Unavailable(
+                    f"replicas of partition {number} of table {table.name!r} are in {have} failure "
+                    f"domains, and nodes of {could} would be left: start nodes in another one, or "
+                    "ask for fewer domains"
+                )
+
+    def groups(self, items: Sequence[Sequence[int]]) -> list[NodeGroup]:
+        """The able nodes by failure domain, and how many replicas each domain can have at the most
+        and must have: no more of a partition than needed, and one of each if there are enough.
+        """
+        domains: dict[int, list[int]] = {}
+        for node in self.able:
+            domains.setdefault(self.domains[node], []).append(node)
+        count = len(domains)
+        least = dict.fromkeys(domains, 0)
+        most = dict.fromkeys(domains, 0)
+        for size, number in self._sizes(items).items():
+            for domain, nodes in domains.items():
+                least[domain] += number if size >= count else 0
+                most[domain] += number * (1 if size <= count else min(len(nodes), size - count + 1))
+        for replicas in items if self.kept else ():
+            kept = [self.domains[node] for node in replicas if node in self.kept]
+            for domain in dict.fromkeys(kept):
+                if domain in domains:
+                    least[domain] -= len(replicas) >= count
+                    most[domain] -= len(replicas) <= count
+        return [NodeGroup(nodes, least[each], most[each]) for each, nodes in domains.items()]
+
+    @staticmethod
+    def _sizes(items: Sequence[Sequence[int]]) -> dict[int, int]:
+        sizes: dict[int, int] = {}
+        for nodes in items:
+            sizes[len(nodes)] = sizes.get(len(nodes), 0) + 1
+        return sizes
+
+
+# `ReplicaSpread`: replicas are moved from nodes that have too many to those that have too few.
+#
+# One move from each node that has too many to one that has too few is the least that is needed;
+# where a replica may not go there, others make way for it by the shortest chain.
+
+_PASSES_MAX: Final = 16
+
+_Step = tuple[int, int, int]
+"""An item, from where, to where."""
+
+
+class ReplicaSpread:
+    """Items are partitions and nodes are numbers; those that are `able` may get something, and
+    those that are `leaving` are to have nothing. The others keep what they have.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Sequence[int]],
+        *,
+        able: Sequence[int],
+        leaving: Sequence[int],
+        domains: Sequence[int],
+        looks: SearchBudget,
+    ) -> None:
+        self.before = [frozenset(nodes) for nodes in items]
+        self.now = [set(nodes) for nodes in items]
+        self._able = able
+        self._leaving = leaving
+        self._domains = domains
+        self._domain_count = len({domains[node] for node in able})
+        self._held: list[dict[int, None]] = [{} for _ in domains]
+        for item, nodes in enumerate(items):
+            for node in nodes:
+                self._held[node][item] = None
+        self._moved = [0] * len(items)
+        self._quotas: Sequence[int] = ()
+        self._open: dict[int, deque[int]] = {}
+        self._turns: deque[int] = deque()
+        self._looks = looks
+
+    def load(self, node: int) -> int:
+        return len(self._held[node])
+
+    def loads(self) -> list[int]:
+        return [len(held) for held in self._held]
+
+    def move_apart(self) -> int:
+        """Where replicas share a failure domain that need not, one goes to another; so many did."""
+        moved = 0
+        may_give = {*self._able, *self._leaving}
+        for item, nodes in enumerate(self.now):
+            while self._distinct(nodes) < min(len(nodes), self._domain_count):
+                taken = {self._domains[node] for node in nodes}
+                shared = [node for node in sorted(may_give & nodes) if self._is_shared(nodes, node)]
+                free = [node for node in self._able if self._domains[node] not in taken]
+                if not shared or not free:
+                    break
+                source = max(
+                    shared, key=lambda node: (node in self._leaving, self.load(node), -node)
+                )
+                self._move((item, source, min(free, key=lambda node: (self.load(node), node))))
+                moved += 1
+        return moved
+
+    def even(
+        self, quotas: Sequence[int], leads: Sequence[int | None], leads_first: Sequence[int]
+    ) -> None:
+        """Until no node has more than its quota, or nothing can be done.
+
+        From a node that leads items, so many of these go first as `leads_first` says; the other
+        ones that it leads go last.
+        """
+        self._quotas = quotas
+        over = [node for node in range(len(quotas)) if self.load(node) > quotas[node]]
+        over.sort(key=lambda node: (quotas[node] > 0, quotas[node] - self.load(node)))
+        self._find_open()
+        for source in over:
+            for item in self._candidates(source, leads, leads_first[source]):
+                if self.load(source) <= quotas[source]:
+                    break
+                target = self._target(item, source)
+                if target is not None:
+                    self._move((item, source, target))
+        for source in over:
+            self._empty(source, lambda node: self.load(node) < quotas[node])
+
+    def empty(self, source: int, pool: Pool) -> None:
+        """What is left is taken by any node of a pool that has not one more than others yet."""
+        self._quotas = [0] * len(self._held)
+        self._empty(source, lambda node: self.load(node) <= pool.base)
+        self._empty(source, lambda _: True)
+
+    def _empty(self, source: int, is_end: Callable[[int], bool]) -> None:
+        while self.load(source) > self._quotas[source]:
+            if not self._follow(self._path(source, is_end)):
+                break
+
+    def level(self, pool: Pool, elsewhere: Sequence[int]) -> None:
+        """Until nodes of a pool differ by one at the most, and then in all tables together."""
+        for _ in range(_PASSES_MAX):
+            order = sorted((self.load(node), elsewhere[node], node) for node in pool.nodes)
+            is_better = False
+            for (low, low_else, target), (high, high_else, source) in zip(
+                order, reversed(order), strict=True
+            ):
+                difference = high - low
+                is_worth = difference == 1 and high_else + high - low_else - low >= 2
+                if difference < 2 and not is_worth:
+                    break
+                is_better |= self._level(source, target, is_needed=difference > 1)
+            if not is_better:
+                break
+
+    def _level(self, source: int, target: int, *, is_needed: bool) -> bool:
+        domain = self._domains[target]
+        for item in self._held[source]:
+            if target not in self.now[item] and self._may_go(item, source, domain):
+                self._move((item, source, target))
+                return True
+        # All tables together are evened where it is easy.
+        return is_needed and self._follow(self._path(source, lambda node: node == target))
+
+    def _candidates(self, source: int, leads: Sequence[int | None], leads_first: int) -> list[int]:
+        # One replica of a partition if possible: they wait for one another.
+        items = sorted(self._held[source], key=lambda item: self._moved[item])
+        led = [item for item in items if leads[item] == source]
+        others = [item for item in items if leads[item] != source]
+        return led[:leads_first] + others + led[leads_first:]
+
+    def _move(self, step: _Step) -> None:
+        item, source, target = step
+        self.now[item].remove(source)
+        self.now[item].add(target)
+        del self._held[source][item]
+        self._held[target][item] = None
+        self._moved[item] += 1
+
+    # Failure domains
+
+    def _distinct(self, nodes: set[int]) -> int:
+        return len({self._domains[node] for node in nodes})
+
+    def _is_shared(self, nodes: set[int], node: int) -> bool:
+        domain = self._domains[node]
+        return sum(self._domains[each] == domain for each in nodes) > 1
+
+    def _may_go(self, item: int, source: int, domain: int) -> bool:
+        """Whether the replicas are in as many domains after that as before, or as can be."""
+        if self._domain_count == 1 or domain == self._domains[source]:
+            return True
+        nodes = self.now[item]
+        after = len({self._domains[node] for node in nodes if node != source} | {domain})
+        return after >= min(len(nodes), self._domain_count) or after >= self._distinct(nodes)
+
+    # Nodes that have too few
+
+    def _find_open(self) -> None:
+        self._open = {}
+        missing = [node for node in self._able if self.load(node) < self._quotas[node]]
+        for node in sorted(missing, key=lambda node: self.load(node) - self._quotas[node]):
+            self._open.setdefault(self._domains[node], deque()).append(node)
+        self._turns = deque(self._open)
+
+    def _target(self, item: int, source: int) -> int | None:
+        """The next in turn that has too few, and may have this."""
+        for _ in range(len(self._turns)):
+            domain = self._turns[0]
+            nodes = self._open[domain]
+            while nodes and self.load(nodes[0]) >= self._quotas[nodes[0]]:
+                nodes.popleft()
+            if not nodes:
+                self._turns.popleft()
+                continue
+            self._turns.rotate(-1)
+            if self._may_go(item, source, domain):
+                for _ in range(len(nodes)):
+                    node = nodes[0]
+                    nodes.rotate(-1)
+                    if node not in self.now[item] and self.load(node) < self._quotas[node]:
+                        return node
+        return None
+
+    # Chains
+
+    def _path(self, start: int, is_end: Callable[[int], bool]) -> list[_Step]:
+        """The chain from a node to one at which it may end that costs the fewest moves: what has
+        moved already goes elsewhere for nothing.
+        """
+        costs = {start: 0}
+        reached: dict[int, _Step] = {}
+        queue = deque([start])
+        settled: set[int] = set()
+        while queue and self._looks.left > 0:
+            source = queue.popleft()
+            if source in settled:
+                continue
+            settled.add(source)
+            if source != start and is_end(source):
+                return _steps(reached, source)
+            left = [node for node in self._able if node not in settled]
+            self._looks.left -= len(left)
+            for item in self._held[source]:
+                self._looks.left -= len(left)
+                was_here = source in self.before[item]
+                for node in left:
+                    is_move = was_here and node not in self.before[item]
+                    cost = costs[source] + is_move
+                    if cost >= costs.get(node, 1 << 30) or node in self.now[item]:
+                        continue
+                    if self._may_go(item, source, self._domains[node]):
+                        costs[node] = cost
+                        reached[node] = (item, source, node)
+                        (queue.append if is_move else queue.appendleft)(node)
+        return []
+
+    def _follow(self, path: list[_Step]) -> bool:
+        """Go along a chain as far as it holds: one item may be in it twice."""
+        for number, (item, source, target) in enumerate(path):
+            nodes = self.now[item]
+            if (
+                source not in nodes
+                or target in nodes
+                or not self._may_go(item, source, self._domains[target])
+            ):
+                return number > 0
+            self._move((item, source, target))
+        return bool(path)
+
+
+def _steps(reached: dict[int, _Step], node: int) -> list[_Step]:
+    steps: list[_Step] = []
+    while node in reached:
+        steps.append(reached[node])
+        node = reached[node][1]
+    return steps[::-1]
+
+
+# `choose_masters`: who of its replicas leads each partition, evenly, with the fewest changes.
+
+_Reached = dict[int, "tuple[int, int] | None"]
+"""By which partition and from which node a node is reached; None: there it begins."""
+
+
+def choose_masters(
+    replicas: Sequence[Sequence[int]],
+    present: Sequence[int | None],
+    able: Sequence[int],
+    elsewhere: Sequence[int],
+    looks: SearchBudget,
+    *,
+    is_level: bool,
+) -> list[int]:
+    """Of each partition one of its replicas: the present one, unless that is no replica any more or
+    leads too many. `able` nodes may lead; `elsewhere` is what they lead in other tables.
+    """
+    choice = _Choice(replicas, present, able, elsewhere, looks)
+    if is_level:
+        choice.level(able)
+        choice.level_with_others(able)
+    return choice.chosen
+
+
+class _Choice:
+    def __init__(
+        self,
+        replicas: Sequence[Sequence[int]],
+        present: Sequence[int | None],
+        able: Sequence[int],
+        elsewhere: Sequence[int],
+        looks: SearchBudget,
+    ) -> None:
+        may_lead = set(able)
+        self._replicas = [[node for node in nodes if node in may_lead] for nodes in replicas]
+        self._elsewhere = elsewhere
+        self._led: list[dict[int, None]] = [{} for _ in elsewhere]
+        self._looks = looks
+        self._least, self._most = self._shares(able)
+        self.chosen = [-1] * len(replicas)
+        for number, node in enumerate(present):
+            if node is not None and node in self._replicas[number]:
+                self._set(number, node)
+        for number, nodes in enumerate(self._replicas):
+            if self.chosen[number] < 0:
+                self._set(number, min(nodes, key=self._room))
+
+    def _shares(self, able: Sequence[int]) -> tuple[list[int], list[int]]:
+        """How many each node leads at least and at the most; no more than it has replicas."""
+        has = [0] * len(self._led)
+        for nodes in self._replicas:
+            for node in nodes:
+                has[node] += 1
+        least, most = [0] * len(has), [0] * len(has)
+        for pool in pools(len(self._replicas), [NodeGroup([node], 0, has[node]) for node in able]):
+            for node in pool.nodes:
+                least[node], most[node] = pool.base, pool.base + (pool.extras > 0)
+        return least, most
+
+    def _load(self, node: int) -> int:
+        return len(self._led[node])
+
+    def _room(self, node: int) -> tuple[int, int]:
+        return self._load(node) - self._least[node], node
+
+    def _set(self, number: int, node: int) -> None:
+        if self.chosen[number] >= 0:
+            del self._led[self.chosen[number]][number]
+        self.chosen[number] = node
+        self._led[node][number] = None
+
+    def level(self, able: Sequence[int]) -> None:
+        """Until nobody leads more than its share, and then until nobody leads less."""
+        for node in able:
+            for number in [*self._led[node]]:
+                if self._load(node) <= self._most[node]:
+                    break
+                best = min(self._replicas[number], key=self._room)
+                if self._load(best) < self._most[best]:
+                    self._set(number, best)
+        while self._chains(able, from_above=self._most, to_below=self._most):
+            pass
+        while self._chains(able, from_above=self._least, to_below=self._least):
+            pass
+
+    def _chains(
+        self, able: Sequence[int], *, from_above: Sequence[int], to_below: Sequence[int]
+    ) -> bool:
+        """From nodes that lead too many by way of others to nodes that lead too few, the shortest
+        first; whether there was one.
+        """
+        if not any(self._load(node) < to_below[node] for node in able):
+            return False
+        reached: _Reached = dict.fromkeys(
+            node for node in able if self._load(node) > from_above[node]
+        )
+        is_better = False
+        for end in self._ends(reached, lambda node: self._load(node) < to_below[node]):
+            is_better |= self._go_along(reached, end, from_above)
+        return is_better
+
+    def level_with_others(self, able: Sequence[int]) -> None:
+        """Who leads one more than others in this table is one who leads fewer elsewhere."""
+        for _ in range(_PASSES_MAX):
+            is_better = False
+            for node in able:
+                for number in [*self._led[node]]:
+                    best = min(
+                        self._replicas[number],
+                        key=lambda each: (self._load(each), self._elsewhere[each], each),
+                    )
+                    if (
+                        self._load(node) == self._load(best) + 1
+                        and self._elsewhere[node] > self._elsewhere[best]
+                    ):
+                        self._set(number, best)
+                        is_better = True
+                        break
+            if not is_better:
+                break
+
+    def _ends(self, reached: _Reached, is_end: Callable[[int], bool]) -> "list[int]":
+        """Those that are reached, the nearest first."""
+        queue = deque(reached)
+        ends = []
+        while queue and self._looks.left > 0:
+            node = queue.popleft()
+            if is_end(node):
+                ends.append(node)
+                continue
+            self._looks.left -= len(self._led[node])
+            for number in self._led[node]:
+                for other in self._replicas[number]:
+                    if other not in reached:
+                        reached[other] = (number, node)
+                        queue.append(other)
+        return ends
+
+    def _go_along(self, reached: _Reached, end: int, from_above: Sequence[int]) -> bool:
+        """Unless a part of it was used by another chain."""
+        steps = []
+        node = end
+        while (step := reached[node]) is not None:
+            number, source = step
+            if self.chosen[number] != source:
+                return False
+            steps.append((number, node))
+            node = source
+        if self._load(node) <= from_above[node]:
+            return False
+        for number, target in steps:
+            self._set(number, target)
+        return True
+
+
+# `Balancer`: a table's replicas and masters, spread over the nodes that may have them.
+
+
+class BalancedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has a table's partitions in the end, by the numbers of nodes."""
+
+    table: Table
+    before: list[list[int]]
+    after: list[set[int]]
+    masters_before: list[int | None]
+    masters_after: list[int | None]
+    moves_min: int
+    uneven: list[str]
+
+
+class Balancer:
+    """Tables one after the other: what one has too much somewhere, the next has there less of."""
+
+    def __init__(
+        self, layout: NodeLayout, *, is_balanced: bool, receivers: Sequence[int] | None = None
+    ) -> None:
+        """Nodes that stay give what they have too much of where it `is_balanced`; `receivers`, if
+        given, are all that get something.
+        """
+        self._layout = layout
+        self._is_balanced = is_balanced
+        self._receivers = receivers
+        self._looks = SearchBudget()
+        self._replicas = [0] * len(layout.ids)
+        self._masters = [0] * len(layout.ids)
+
+    def of(self, table: Table) -> BalancedTable:
+        layout = self._layout
+        items = layout.items(table)
+        present = [
+            None if each.preferred is None else layout.numbers.get(each.preferred)
+            for each in table.partitions
+        ]
+        if layout.leaving:
+            layout.check_room(table, items)
+        spread = ReplicaSpread(
+            items,
+            able=layout.able,
+            leaving=layout.leaving,
+            domains=layout.domains,
+            looks=self._looks,
+        )
+        before = spread.loads()
+        apart = spread.move_apart() if self._is_balanced and self._receivers is None else 0
+        shares = self._spread(spread, items, present)
+        self._check_empty(spread, table)
+        masters = self._led(spread.now, present)
+        after = spread.loads()
+        for node in layout.able:
+            self._replicas[node] += after[node]
+        for leader in masters:
+            if leader is not None:
+                self._masters[leader] += 1
+        fewer = sum(max(0, old - new) for old, new in zip(before, after, strict=True))
+        return BalancedTable(
+            table=table,
+            before=items,
+            after=spread.now,
+            masters_before=present,
+            masters_after=masters,
+            moves_min=max(fewer, apart),
+            uneven=self._uneven(table, after, masters, shares),
+        )
+
+    def _spread(
+        self, spread: ReplicaSpread, items: list[list[int]], present: list[int | None]
+    ) -> list[Pool]:
+        layout, loads = self._layout, spread.loads()
+        total = sum(loads[node] for node in (*layout.able, *layout.leaving))
+        shares = pools(total, layout.groups(items))
+        quotas = quotas_of(shares, loads, self._replicas)
+        was_even = all(loads[node] <= quotas[node] for node in layout.able)
+        for node in layout.kept:
+            quotas[node] = loads[node]
+        if not self._is_balanced:
+            for node in layout.able:
+                quotas[node] = max(quotas[node], loads[node])
+        if self._receivers is not None:
+            for pool in shares:
+                quotas = _limited(quotas, loads, pool.nodes, self._receivers)
+        spread.even(quotas, present, self._masters_too_many(present))
+        for node in layout.leaving:
+            for pool in shares:
+                spread.empty(node, pool)
+        if self._receivers is None and (self._is_balanced or was_even):
+            elsewhere = self._replicas if self._is_balanced else [0] * len(loads)
+            for pool in shares:
+                spread.level(pool, elsewhere)
+        return shares
+
+    def _masters_too_many(self, present: list[int | None]) -> list[int]:
+        able = self._layout.able
+        led = [0] * len(self._layout.ids)
+        for node in present:
+            if node is not None:
+                led[node] += 1
+        share = -(-sum(led) // max(len(able), 1))
+        return [max(0, count - share) for count in led]
+
+    def _check_empty(self, spread: ReplicaSpread, table: Table) -> None:
+        for node in self._layout.leaving:
+            if spread.load(node):
+                raise Unavailable(
+                    f"{spread.load(node)} replicas of table {table.name!r} on node "
+                    f"{self._layout.ids[node]!r} have nowhere to go: start nodes in other failure "
+                    "domains, or ask for fewer domains"
+                )
+
+    def _led(self, after: list[set[int]], present: list[int | None]) -> list[int | None]:
+        """Where masters are to be; those of nodes that are down stay theirs."""
+        able = set(self._layout.able)
+        led = list(present)
+        free = [
+            number
+            for number, nodes in enumerate(after)
+            if present[number] not in self._layout.kept and nodes & able
+        ]
+        chosen = choose_masters(
+            [sorted(after[number]) for number in free],
+            [present[number] for number in free],
+            self._layout.able,
+            self._masters if self._is_balanced else [0] * len(self._layout.ids),
+            self._looks,
+            is_level=self._is_balanced or self._were_even(present),
+        )
+        for number, node in zip(free, chosen, strict=True):
+            led[number] = node
+        return led
+
+    def _were_even(self, present: list[int | None]) -> bool:
+        """Then they are that again; else what need not change does not."""
+        led = Counter(present)
+        counts = [led[node] for node in self._layout.able]
+        return max(counts, default=0) - min(counts, default=0) <= 1
+
+    def _uneven(
+        self, table: Table, after: list[int], masters: list[int | None], shares: list[Pool]
+    ) -> list[str]:
+        able = self._layout.able
+        if not able:
+            return []
+        led = [0] * len(after)
+        for node in masters:
+            if node is not None:
+                led[node] += 1
+        texts = []
+        for counts, what in ((after, "replicas"), (led, "masters")):
+            low = min(able, key=lambda node: (counts[node], node))
+            high = max(able, key=lambda node: (counts[node], -node))
+            if counts[high] - counts[low] > 1:
+                texts.append(
+                    f"table {table.name!r}: node {self._layout.ids[high]!r} has {counts[high]} "
+                    f"{what} and node {self._layout.ids[low]!r} {counts[low]}: "
+                    + self._reason(shares)
+                )
+        return texts
+
+    def _reason(self, shares: list[Pool]) -> str:
+        if self._receivers is not None:
+            return "only the nodes that were named get something"
+        if not self._is_balanced:
+            return "only what must is moved; see balance"
+        if any(pool.is_bounded for pool in shares):
+            return "failure domains have different numbers of nodes"
+        return "no move keeps replicas in distinct failure domains"
+
+
+def _limited(
+    quotas: list[int], loads: list[int], nodes: Sequence[int], receivers: Sequence[int]
+) -> list[int]:
+    """Quotas where of these nodes only some get something: the others give them that, those with
+    most first.
+    """
+    may_get = {*receivers} & {*nodes}
+    wanted = sum(max(0, quotas[node] - loads[node]) for node in may_get)
+    limited = list(quotas)
+    for node in nodes:
+        limited[node] = max(quotas[node], loads[node]) if node in may_get else loads[node]
+    givers = [
+        (quotas[node] - loads[node], node)
+        for node in nodes
+        if node not in may_get and loads[node] > quotas[node]
+    ]
+    heapify(givers)
+    while givers and wanted:
+        too_much, node = heappop(givers)
+        limited[node] -= 1
+        wanted -= 1
+        if too_much < -1:
+            heappush(givers, (too_much + 1, node))
+    return limited

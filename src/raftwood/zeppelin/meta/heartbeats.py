@@ -1,0 +1,448 @@
+"""Heartbeats of nodes, and what the meta server's leader knows by them.
+
+`LeaderTerm` has what nodes told a leader since it leads, `ClusterView` what it sees when it plans.
+
+`MigrationQueue` has the migrations that have not begun, those that were ordered first at its head.
+There may be one for each partition, so plans look at some at a time: at the head, and where nothing
+of that can begin, the next time further behind.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import zip_longest
+from typing import Final
+
+import msgspec
+
+from raftwood.zeppelin.meta.placement import masters_by_node
+from raftwood.zeppelin.model import (
+    EPOCH_NONE,
+    Gap,
+    NodeId,
+    NodeInfo,
+    Partition,
+    PartitionId,
+    PartitionState,
+    Table,
+    Topology,
+)
+from raftwood.zeppelin.settings import ZeppelinMetaSettings
+
+QUEUE_LOOKED_AT_MAX: Final = 1_000
+
+
+class MigrationQueue:
+    """It is told of each partition that has changed."""
+
+    def __init__(self) -> None:
+        self._orders: dict[PartitionId, tuple[int, PartitionId, str]] = {}
+        """When it was ordered, and of which table."""
+        self._sorted: list[tuple[int, PartitionId, str]] | None = None
+        self._begin = 0
+
+    def note(self, key: PartitionId, table: str, partition: Partition) -> None:
+        if partition.migration is None or partition.is_moving:
+            self.forget(key)
+            return
+        order = (partition.migration.plan, key, table)
+        if self._orders.get(key) != order:
+            self._orders[key] = order
+            self._sorted = None
+
+    def forget(self, key: PartitionId) -> None:
+        if self._orders.pop(key, None) is not None:
+            self._sorted = None
+
+    def look(self) -> list[tuple[str, int]]:
+        """The next to be looked at: tables, and numbers of partitions."""
+        if self._sorted is None:
+            self._sorted = sorted(self._orders.values())
+            self._begin = 0
+        looked_at = self._sorted[self._begin : self._begin + QUEUE_LOOKED_AT_MAX]
+        self._begin += QUEUE_LOOKED_AT_MAX
+        if self._begin >= len(self._sorted):
+            self._begin = 0
+        return [(table, key.number) for _, key, table in looked_at]
+
+
+# `CatchUp`: whether a slave that its master streams to will ever be where its master is.
+
+
+class CatchUp(msgspec.Struct):
+    """How the lag of a migration's target goes down, in equal spans of time. What counts is the
+    least of each span: what is told goes up and down with each answer.
+    """
+
+    target: NodeId
+    master_epoch: int
+    """It follows the master of this epoch: how far it was behind another says nothing."""
+    began_ms: int
+    """This span."""
+    least: int | None = None
+    least_before: int | None = None
+    """In the span before this one."""
+
+    def tell(self, lag_bytes: int, *, after_ms: int) -> None:
+        """`after_ms` as in `Heard`: what may be from before the span says nothing of it."""
+        if after_ms >= self.began_ms:
+            self.least = lag_bytes if self.least is None else min(self.least, lag_bytes)
+
+    def is_failing(self, *, now_ms: int, span_ms: int, catch_up_ms_max: int) -> bool:
+        """True at the end of a span that brought so little that the rest would take too long."""
+        if now_ms - self.began_ms < span_ms:
+            return False
+        least, before = self.least, self.least_before
+        self.began_ms, self.least, self.least_before = now_ms, None, least
+        if least is None or before is None:
+            return False
+        return (before - least) * catch_up_ms_max < least * span_ms
+
+
+# `LeaderTerm`: what nodes told a leader since it leads. Never replicated: a new leader hears it
+# anew.
+#
+# Times are of the leader's own monotonic clock.
+
+PAUSE_MS_FIRST: Final = 1_000
+PAUSE_KNOWN_MS: Final = 60_000
+
+
+class ReplicaOffset(msgspec.Struct, frozen=True, array_like=True):
+    """How far a node's replica of a partition is."""
+
+    incarnation: int
+    partition: int
+    epoch: int
+    """Of the last record of its binlog; 0 where there is none."""
+    sequence: int
+    lag_bytes: int = 0
+    """Of a slave: how far its master was ahead when it was heard last; 0 once it is master."""
+    contact_ms: int | None = None
+    """Of a slave: so long ago it heard from the master that it follows; None: not yet."""
+    is_candidate: bool = True
+    """False while its data is no state that a master has had: amid a full sync, or before it has
+    come past the point at which a divergence was undone."""
+    is_streaming: bool = False
+    """Of a slave: its master sends it records as they come; it is not amid a copy, nor before it
+    has found where to go on."""
+    copied_bytes: int = 0
+    """Of a whole copy that is under way to it: so much has come."""
+    copy_bytes: int = 0
+    """Of so much; 0: none is under way."""
+    gap: Gap | None = None
+    """Of a slave: what was between it and its master when that was heard last; None: nobody told,
+    as nodes of 0.1.0 do not."""
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(self.incarnation, self.partition)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The higher, the more a replica has."""
+        return self.epoch, self.sequence
+
+
+class LeaderMoment(msgspec.Struct, frozen=True, array_like=True):
+    """When a leader answered, by its own clock; means nothing to the leader of another term."""
+
+    term: int
+    at_ms: int
+
+
+class NodeHeartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """What a node tells: everything that it has, as it is at one moment.
+
+    Offsets are those at `applied_epoch`: a master that tells of a partition at an epoch at which
+    that is stuck takes no writes for it any more. Partitions that are left out are not there, or
+    cannot be opened.
+    """
+
+    node: NodeId
+    run: int
+    applied_epoch: int
+    offsets: tuple[ReplicaOffset, ...] = ()
+    after: LeaderMoment | None = None
+    """`ShardLease.moment` of the last answer that this node had before it looked at its offsets: so
+    much is known of when that was, however long this is on its way. None: it had none yet."""
+    is_leaving: bool = False
+    """It is about to stop: what it is the master of is to go to others."""
+
+
+class KnownNode(msgspec.Struct):
+    """What is known of one node."""
+
+    run: int
+    at_ms: int
+    """When it told something last; before the first time, when this leader learnt of its run."""
+    is_heard: bool = False
+    after_ms: int | None = None
+    """What it told last it saw after this moment; None: nobody knows when."""
+    is_leaving: bool = False
+    applied_epoch: int = EPOCH_NONE
+    offsets: dict[PartitionId, ReplicaOffset] = {}
+    contacts: dict[PartitionId, int] = {}
+    """When its replicas were in contact with their present masters; kept over its restarts."""
+
+
+class KnownPartition(msgspec.Struct):
+    """Since when a leader has seen a partition as it is."""
+
+    epoch: int
+    epoch_ms: int
+    master: NodeId | None
+    master_epoch: int
+    master_ms: int
+    state: PartitionState
+    state_ms: int
+
+
+class PlanningPause(msgspec.Struct, frozen=True):
+    """A partition is left alone for a while."""
+
+    until_ms: int
+    length_ms: int
+
+
+class LeaderTerm:
+    """One leader's time in one term."""
+
+    def __init__(self, term: int, now_ms: int) -> None:
+        self.term = term
+        self.began_ms = now_ms
+        self.nodes: dict[NodeId, KnownNode] = {}
+        self.seen: dict[PartitionId, KnownPartition] = {}
+        self.condemned: dict[NodeId, int] = {}
+        """Nodes, and their runs, that are about to be declared down: from the decision until it is
+        applied they get no lease and are not heard, else two masters could serve at once."""
+        self.handover_begun_ms = -(1 << 60)
+        self.looked_at = 0
+        """Which partition the next plan looks at first."""
+        self.pauses: dict[PartitionId, PlanningPause] = {}
+        """Those that are over are remembered for a while, since the next one is longer."""
+        self.catch_ups: dict[PartitionId, CatchUp] = {}
+        """Of partitions that move."""
+        self.queue = MigrationQueue()
+        self.stuck: dict[PartitionId, Partition] = {}
+        """Partitions whose writes wait."""
+        self.has_news_of_stuck = False
+        """Since the last plan something was told that writes may wait for."""
+        self._topology: Topology | None = None
+
+    def is_paused(self, key: PartitionId, now_ms: int) -> bool:
+        return key in self.pauses and self.pauses[key].until_ms > now_ms
+
+    def pause(self, key: PartitionId, length_ms: int, now_ms: int) -> None:
+        self.pauses[key] = PlanningPause(now_ms + length_ms, length_ms)
+
+    def pause_longer(self, key: PartitionId, length_ms_max: int, now_ms: int) -> None:
+        """Shortly at first, since it may have been chance, and each time twice as long."""
+        last = self.pauses.get(key)
+        length_ms = PAUSE_MS_FIRST if last is None else 2 * last.length_ms
+        self.pause(key, min(length_ms, length_ms_max), now_ms)
+
+    def begun_anew(self, now_ms: int) -> "LeaderTerm":
+        """Nothing was heard yet; what was decided may still come about."""
+        anew = LeaderTerm(self.term, now_ms)
+        anew.condemned = self.condemned
+        return anew
+
+    def hear(self, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
+        """Take a heartbeat in; False where nothing that the node says counts now."""
+        heard = self.nodes.get(heartbeat.node)
+        if heard is None or heard.run != heartbeat.run or heartbeat.node in self.condemned:
+            return False
+        after_ms = self._after_ms(heartbeat)
+        if heard.after_ms is not None and (after_ms is None or after_ms < heard.after_ms):
+            return False  # a later one has overtaken it
+        offsets = {each.id: each for each in heartbeat.offsets}
+        self.has_news_of_stuck |= self._tells_of_stuck(heartbeat, offsets, heard)
+        heard.at_ms, heard.is_heard, heard.after_ms = now_ms, True, after_ms
+        heard.applied_epoch, heard.is_leaving = heartbeat.applied_epoch, heartbeat.is_leaving
+        heard.offsets = offsets
+        for key, offset in heard.offsets.items():
+            if offset.contact_ms is None or after_ms is None or key not in self.seen:
+                continue
+            # A contact with the master before does not count for the present one.
+            if heartbeat.applied_epoch >= self.seen[key].master_epoch:
+                contact_ms = after_ms - offset.contact_ms
+                heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
+        return True
+
+    def _tells_of_stuck(
+        self,
+        heartbeat: NodeHeartbeat,
+        offsets: Mapping[PartitionId, ReplicaOffset],
+        before: KnownNode,
+    ) -> bool:
+        """Whether a node has come further with a partition whose writes wait."""
+        for key, partition in self.stuck.items():
+            if heartbeat.node not in partition.replicas:
+                continue
+            if before.applied_epoch < partition.epoch <= heartbeat.applied_epoch:
+                return True
+            told, known = offsets.get(key), before.offsets.get(key)
+            if told is not None and (known is None or told.position != known.position):
+                return True
+        return False
+
+    def _after_ms(self, heartbeat: NodeHeartbeat) -> int | None:
+        after = heartbeat.after
+        return None if after is None or after.term != self.term else after.at_ms
+
+    def note(self, topology: Topology, now_ms: int) -> None:
+        """See what has changed in the topology since the last time."""
+        before = self._topology
+        if topology is before:
+            return
+        self._topology = topology
+        self.nodes = {
+            node: self._noted_node(known, now_ms) for node, known in topology.nodes.items()
+        }
+        self.condemned = {
+            node: run
+            for node, run in self.condemned.items()
+            if node in topology.nodes
+            and topology.nodes[node].is_up
+            and topology.nodes[node].run == run
+        }
+        self._note_tables(before.tables if before is not None else {}, topology.tables, now_ms)
+        self.pauses = {
+            key: pause
+            for key, pause in self.pauses.items()
+            if pause.until_ms + PAUSE_KNOWN_MS > now_ms and key in self.seen
+        }
+
+    def _note_tables(
+        self, before: Mapping[str, Table], after: Mapping[str, Table], now_ms: int
+    ) -> None:
+        """What a change leaves alone is the same object in both, and there may be a lot of it."""
+        for name, old in before.items():
+            if name not in after or after[name].incarnation != old.incarnation:
+                for number in range(len(old.partitions)):
+                    self._forget(PartitionId(old.incarnation, number))
+        for name, table in after.items():
+            known = before.get(name)
+            if table is known:
+                continue
+            is_same = known is not None and known.incarnation == table.incarnation
+            olds = known.partitions if known is not None and is_same else ()
+            for number, (old_one, new) in enumerate(zip_longest(olds, table.partitions)):
+                if new is not old_one:
+                    key = PartitionId(table.incarnation, number)
+                    self.seen[key] = self._noted_partition(key, new, now_ms)
+                    self.queue.note(key, name, new)
+                    self.stuck.pop(key, None)
+                    if new.state is PartitionState.STUCK:
+                        self.stuck[key] = new
+
+    def _noted_node(self, node: NodeInfo, now_ms: int) -> KnownNode:
+        heard = self.nodes.get(node.id)
+        if heard is None or heard.run != node.run:
+            contacts = heard.contacts if heard is not None else {}
+            return KnownNode(node.run, now_ms, contacts=contacts)
+        return heard
+
+    def _noted_partition(
+        self, key: PartitionId, partition: Partition, now_ms: int
+    ) -> KnownPartition:
+        if partition.migration is None:
+            self.catch_ups.pop(key, None)
+        seen, epoch = self.seen.get(key), partition.epoch
+        if seen is not None and seen.epoch == epoch:
+            return seen
+        is_same = seen is not None and seen.state is partition.state
+        state_ms = seen.state_ms if seen is not None and is_same else now_ms
+        if seen is not None and seen.master == partition.master:
+            return msgspec.structs.replace(
+                seen, epoch=epoch, epoch_ms=now_ms, state=partition.state, state_ms=state_ms
+            )
+        for heard in self.nodes.values():
+            heard.contacts.pop(key, None)
+        return KnownPartition(
+            epoch, now_ms, partition.master, epoch, now_ms, partition.state, state_ms
+        )
+
+    def _forget(self, key: PartitionId) -> None:
+        del self.seen[key]
+        self.catch_ups.pop(key, None)
+        self.queue.forget(key)
+        self.stuck.pop(key, None)
+
+
+# `PlanningView`: what a leader sees when it plans: the topology, what it heard, and the time.
+
+
+class TablePartition(msgspec.Struct, frozen=True):
+    """A partition, and which one it is."""
+
+    table: Table
+    number: int
+
+    @property
+    def partition(self) -> Partition:
+        return self.table.partitions[self.number]
+
+    @property
+    def key(self) -> PartitionId:
+        return PartitionId(self.table.incarnation, self.number)
+
+
+class PlanningView:
+    """At one moment, for one plan."""
+
+    def __init__(
+        self, topology: Topology, reign: LeaderTerm, settings: ZeppelinMetaSettings, now_ms: int
+    ) -> None:
+        self.topology = topology
+        self.reign = reign
+        self.settings = settings
+        self.now_ms = now_ms
+        silent = {node for node in topology.nodes if self._is_silent(node)}
+        self.downs = [
+            node for node, known in topology.nodes.items() if known.is_up and node in silent
+        ]
+        self.ups = [
+            node
+            for node, known in topology.nodes.items()
+            if not known.is_up and node not in silent and reign.nodes[node].is_heard
+        ]
+        self._up = {
+            node
+            for node, known in topology.nodes.items()
+            if node not in silent and (known.is_up or node in self.ups)
+        }
+
+    def _is_silent(self, node: NodeId) -> bool:
+        is_condemned = node in self.reign.condemned
+        return is_condemned or self.now_ms - self.heard(node).at_ms >= self.settings.down_ms
+
+    def is_up(self, node: NodeId | None) -> bool:
+        """As the plan will have it."""
+        return node in self._up
+
+    def is_leaving(self, node: NodeId | None) -> bool:
+        return node is not None and self.heard(node).is_leaving
+
+    def heard(self, node: NodeId) -> KnownNode:
+        return self.reign.nodes[node]
+
+    def seen(self, place: TablePartition) -> KnownPartition:
+        return self.reign.seen[place.key]
+
+    def offset(self, node: NodeId, place: TablePartition) -> ReplicaOffset | None:
+        """What a node has told of its replica of this very partition."""
+        return self.heard(node).offsets.get(place.key)
+
+    def missed_ms(self, slave: NodeId, place: TablePartition, master: NodeId) -> int | None:
+        """For how long the master went on without this slave; None: they were not in contact, as
+        far as this leader was told.
+        """
+        contact_ms = self.heard(slave).contacts.get(place.key)
+        return None if contact_ms is None else self.heard(master).at_ms - contact_ms
+
+    @cached_property
+    def masters(self) -> "dict[NodeId, int]":
+        """How many each node has, and is about to have."""
+        counted = masters_by_node(self.topology.tables.values())
+        return {node: counted[node] for node in self.topology.nodes}

@@ -1,0 +1,410 @@
+"""The master's side of one partition: what it sends to which slave, and which writes are done.
+
+`AckPace` says how far a master's answers may run ahead of its slaves, without I/O. Where each write
+is acked by its master alone, a slave that is slower falls behind without end. So once the best
+slave is behind by more than half of what the table allows, and by more than a moment ago, answers
+wait until it is no further behind than then: clients are given the slave's own pace, and nothing is
+refused. A slave that is catching up holds nobody back, nor does one that stands still, and no
+answer waits for longer than a while: what is lost to such a slave is seen by the meta server, which
+does not make it master.
+
+A target that a partition moves to, and that does not come closer by itself, is let catch up: for
+each two records that it takes, one more is answered, whatever the table asks for otherwise; fewer
+where there is so much to catch up with that it would not be over before writers are let go. Close
+is it by what is queued for it: what the link holds is under way however slowly is written, and the
+farther the two are from each other, the more that is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId, TableConfig
+from raftwood.zeppelin.records import Acks, BinlogPosition, BinlogRecord, KeyWrite, PartitionStore
+from raftwood.zeppelin.replication.epochs import (
+    StreamFrom,
+    SyncAnswer,
+    SyncHolding,
+    SyncOffer,
+    WaitToSync,
+    epoch_at,
+    sync_answer,
+)
+from raftwood.zeppelin.replication.progress import Reached, SlaveProgress
+from raftwood.zeppelin.replication.sender import Feed, RecordSender
+from raftwood.zeppelin.replication.wire import RepairKeysResponse, SlaveStanding
+
+LOOK_MS: Final = 250
+"""Between two comparisons of how far a slave is behind."""
+STALLED_MS: Final = 3_000
+"""A slave that has taken nothing for so long is not waited for."""
+HELD_MS_MAX: Final = 2_000
+SLOWED_TO_MOST: Final = 1 / 2
+"""Of the records that a target takes, so many are answered meanwhile."""
+SLOWED_TO_LEAST: Final = 1 / 8
+SLOWED_S: Final = 30
+"""It is to be close in so long, if that is possible with so few answers: the meta server lets
+writers go after twice that."""
+SLOWED_KEPT_MS: Final = 250
+"""What clients did not make use of is kept for so long, and less than twice that: what a far target
+took comes to be known in lumps, each for all the time until the next one."""
+SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=100)
+"""A target so close stays so: for each record that it takes one is answered. Were all answered at
+once, it would not be close any more when the freeze comes that it was close for. By time as well,
+since few bytes take long over a slow link. The meta server asks for less than this."""
+_MARK_MS: Final = 20
+
+
+class _Seen(msgspec.Struct):
+    """What is known of a slave."""
+
+    feed: Feed
+    has: int
+    moved_ms: int
+    lag_bytes: int
+    looked_ms: int
+    window_bytes: int | None = None
+    """It may be so far behind; None: it does not hold anybody back."""
+
+
+class _Slowed(msgspec.Struct):
+    """A target that is let catch up."""
+
+    feed: Feed
+    share: float
+    """Of what it takes while it is not close, so much is answered."""
+    end: float
+    """Up to where clients may be told."""
+    has: int
+    moved_ms: int
+    grown: float = 0.0
+    """All that was added to the end; and how much that was by two moments."""
+    grown_before: float = 0.0
+    grown_then: float = 0.0
+    then_ms: int = 0
+
+
+class AckPace:
+    """Of one partition, on its master."""
+
+    def __init__(self, *, lag_max_bytes: int, is_of_slaves: bool = True) -> None:
+        """Without `is_of_slaves` it holds nobody back but for the sake of a target."""
+        self._is_of_slaves = is_of_slaves
+        self._slowed: _Slowed | None = None
+        self._close_bytes = lag_max_bytes // 2
+        self._leap_bytes = lag_max_bytes // 4
+        """More than that is not waited for until the next comparison: a fast master would be far
+        ahead by then."""
+        self._seen: dict[NodeId, _Seen] = {}
+        self._held: deque[tuple[int, int]] = deque()
+        """Sequences that wait, and since when."""
+        self._released = 0
+        """All up to this sequence has waited long enough."""
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._held)
+
+    def allowed(
+        self,
+        done: int,
+        feeds: Mapping[NodeId, Feed],
+        *,
+        last: int,
+        now_ms: int,
+        target: NodeId | None = None,
+    ) -> int:
+        """Of what is done, clients may be told up to this sequence; `target` is to catch up."""
+        if not done:
+            # The master's epoch has just begun: from nothing, no pace can be counted.
+            return done
+        end = done
+        if self._is_of_slaves:
+            self._seen = {node: seen for node, seen in self._seen.items() if node in feeds}
+            ends = [self._end_of(node, feed, last, now_ms) for node, feed in feeds.items()]
+            end = max((done if each is None else each for each in ends), default=done)
+        feed = None if target is None else feeds.get(target)
+        end = min(end, self._slowed_end(done, feed, last, now_ms))
+        if done <= end:
+            self._held.clear()
+            return done
+        held = self._held
+        if not held or now_ms - held[-1][1] >= _MARK_MS:
+            held.append((done, now_ms))
+        while held and now_ms - held[0][1] >= HELD_MS_MAX:
+            self._released = held.popleft()[0]
+        return min(done, max(end, self._released))
+
+    def _end_of(self, node: NodeId, feed: Feed, last: int, now_ms: int) -> int | None:
+        """Up to where a slave lets its master go on; None: wherever that likes."""
+        lag_bytes = feed.lag_bytes(last)
+        seen = self._seen.get(node)
+        if seen is None or seen.feed is not feed:
+            seen = self._seen[node] = _Seen(feed, feed.has, now_ms, lag_bytes, now_ms)
+        if feed.has > seen.has:
+            seen.has, seen.moved_ms = feed.has, now_ms
+        if lag_bytes <= self._close_bytes:
+            seen.window_bytes = None
+        elif seen.window_bytes is not None:
+            seen.window_bytes = max(self._close_bytes, min(seen.window_bytes, lag_bytes))
+        has_leapt = lag_bytes > self._close_bytes and lag_bytes - seen.lag_bytes >= self._leap_bytes
+        if has_leapt or now_ms - seen.looked_ms >= LOOK_MS:
+            is_growing = lag_bytes > self._close_bytes and lag_bytes >= seen.lag_bytes
+            if seen.window_bytes is None and is_growing:
+                seen.window_bytes = lag_bytes
+            seen.lag_bytes, seen.looked_ms = lag_bytes, now_ms
+        if seen.window_bytes is None or now_ms - seen.moved_ms > STALLED_MS:
+            return None
+        return feed.has + seen.window_bytes // feed.record_bytes
+
+    def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
+        """Up to where a target that is to catch up lets its master go on."""
+        if feed is None:
+            self._slowed = None
+            return done
+        gap, slowed = feed.gap(last), self._slowed
+        if slowed is None or slowed.feed is not feed:
+            share = 1 - gap.drain_ms / (1_000 * SLOWED_S)
+            share = min(max(share, SLOWED_TO_LEAST), SLOWED_TO_MOST)
+            slowed = self._slowed = _Slowed(feed, share, done, feed.has, now_ms)
+        taken = feed.has - slowed.has
+        if taken:
+            slowed.has, slowed.moved_ms = feed.has, now_ms
+        grown = taken * (1 if gap.is_within(SLOWED_CLOSE) else slowed.share)
+        slowed.end += grown
+        slowed.grown += grown
+        if now_ms - slowed.then_ms >= SLOWED_KEPT_MS:
+            slowed.grown_before, slowed.grown_then = slowed.grown_then, slowed.grown
+            slowed.then_ms = now_ms
+        slowed.end = min(slowed.end, done + slowed.grown - slowed.grown_before)
+        return done if now_ms - slowed.moved_ms > STALLED_MS else int(slowed.end)
+
+
+# The master's side of one partition: what it sends to whom, and which writes are done.
+
+REPAIR_BYTES_MAX: Final = 4 << 20
+"""What one answer has of values, plus one."""
+_PACE_S: Final = 0.05
+"""Answers that wait for a slave are looked at so often, where it says nothing."""
+
+
+def reached_of(store: PartitionStore) -> Reached:
+    return Reached(store.last_sequence, store.written_sequence, store.synced_sequence)
+
+
+class MasterReplication:
+    """A partition while this node is its master, over all epochs of that time."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        config: TableConfig,
+        *,
+        sender_of: Callable[[NodeId], RecordSender | None],
+        may_tell: Callable[[], bool],
+    ) -> None:
+        """`may_tell`: whether clients may be told that writes are done."""
+        self._partition = partition
+        self._store = store
+        self._config = config
+        self._sender_of = sender_of
+        self._may_tell = may_tell
+        self._progress: SlaveProgress | None = None
+        self._copies: dict[NodeId, int] = {}
+        self.slaves: tuple[NodeId, ...] = ()
+        self.epoch = 0
+        """Of the records that are written from now on."""
+        self._is_immediate = config.ack == "memory" and config.min_replicas == 1
+        self.acks = Acks(is_immediate=self._is_immediate, count=self._count)
+        """Which writes may be called done."""
+        # Where a write waits for slaves anyhow, its master cannot run away from them.
+        self._is_paced = config.min_replicas == 1
+        self._pace = AckPace(lag_max_bytes=config.lag_max_bytes, is_of_slaves=self._is_paced)
+        self._slowed_for: NodeId | None = None
+        """The target that is to catch up."""
+        self._loop = asyncio.get_running_loop()
+        self._pace_timer: asyncio.TimerHandle | None = None
+        self._stop_listening = store.listen(self.moved)
+
+    def begin(
+        self, epoch: int, slaves: tuple[NodeId, ...], *, slowed_for: NodeId | None = None
+    ) -> None:
+        """An epoch with these slaves; its first record, which is empty, goes to the binlog. Call
+        `moved` once whoever writes knows of the epoch. `slowed_for` is let catch up.
+        """
+        store = self._store
+        begins = store.last_sequence + 1
+        progress = SlaveProgress(
+            ack=self._config.ack, min_replicas=self._config.min_replicas, begins=begins
+        )
+        if self._progress is not None:
+            progress.take_over(self._progress, slaves)
+        store.commit(BinlogRecord(epoch, begins, ()))
+        for gone in self.slaves:
+            if gone not in slaves:
+                self._end_feed(gone)
+        self._progress = progress
+        self.epoch, self.slaves = epoch, slaves
+        self._slowed_for = slowed_for
+
+    def end(self, *, handed_to: NodeId | None = None) -> None:
+        """Another is master, or nobody; `handed_to` became it as it had all that is here."""
+        if handed_to is not None and self._progress is not None:
+            last = self._store.last_sequence
+            self._progress.acked(handed_to, Reached(last, last, last), is_whole=True)
+            done = self._progress.done(reached_of(self._store))
+            if done > self.acks.reached:
+                self.acks.reach(done)
+        self.acks.end()
+        self._stop_listening()
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
+        self._store.needed_from = None
+        for slave in self.slaves:
+            self._end_feed(slave)
+
+    def _end_feed(self, slave: NodeId) -> None:
+        self._copies.pop(slave, None)
+        sender = self._sender_of(slave)
+        if sender is not None:
+            sender.end(self._partition)
+
+    # What slaves ask and tell.
+
+    def try_sync(
+        self, slave: NodeId, session: int, offer: SyncOffer, *, may_replace: bool = True
+    ) -> SyncAnswer:
+        """`may_replace`: whether the slave knows of the partition what its master does. Before it
+        hears of a split it has to keep what is to be another partition's.
+        """
+        store = self._store
+        given = sync_answer(
+            offer,
+            SyncHolding(
+                epoch=self.epoch,
+                first=store.first_sequence,
+                last=store.last_sequence,
+                epochs=store.epochs,
+            ),
+        )
+        if not may_replace and not isinstance(given, StreamFrom):
+            given = WaitToSync()
+        sender = self._sender_of(slave)
+        assert self._progress is not None
+        self._progress.lost(slave)
+        if sender is not None:
+            if isinstance(given, StreamFrom):
+                self._copies.pop(slave, None)
+                sender.begin(self._partition, session=session, first=given.sequence)
+            else:
+                sender.end(self._partition)
+        self._hold_records()
+        return given
+
+    def acked(self, slave: NodeId, standing: SlaveStanding) -> tuple[int, Gap] | None:
+        """How far a slave is; about how many bytes that is behind, and what is between the two.
+        None where nothing is sent to it under its session.
+        """
+        sender = self._sender_of(slave)
+        feed = None if sender is None else sender.feed(self._partition, standing.session)
+        if sender is None or feed is None:
+            return None
+        reached = standing.reached
+        sender.acked(feed, sequence=reached.synced, arrived=reached.memory)
+        self._hold_records()
+        assert self._progress is not None
+        self._progress.acked(slave, reached, is_whole=standing.is_whole)
+        self.tell()
+        last = self._store.last_sequence
+        return feed.lag_bytes(last), feed.gap(last)
+
+    async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairKeysResponse:
+        """The present values of the first keys, and the position that they are of."""
+        store = self._store
+        last = store.last_sequence
+        position = BinlogPosition(epoch_at(store.epochs, last), last)
+        values = await store.multi_get(keys, now_ms=now_ms)
+        told: list[KeyWrite] = []
+        size = 0
+        for key, value in zip(keys, values, strict=True):
+            if size > REPAIR_BYTES_MAX:
+                break
+            size += len(key) + (0 if value is None else len(value.data))
+            told.append(
+                KeyWrite(key, None)
+                if value is None
+                else KeyWrite(key, value.data, value.expires_ms)
+            )
+        return RepairKeysResponse(position, told)
+
+    def copy_begins(self, slave: NodeId, *, needs: int) -> None:
+        """A copy is made for a slave, which will need records from a sequence on."""
+        if self.acks.is_over:
+            return  # it was still being made
+        self._copies[slave] = needs
+        self._hold_records()
+
+    def _hold_records(self) -> None:
+        needed = [*self._copies.values()]
+        for slave in self.slaves:
+            sender = self._sender_of(slave)
+            first = None if sender is None else sender.needed(self._partition)
+            if first is not None:
+                needed.append(first)
+        self._store.needed_from = min(needed, default=None)
+
+    # What clients are told.
+
+    def _count(self, sequence: int) -> int:
+        return 0 if self._progress is None else self._progress.count(sequence)
+
+    def moved(self) -> None:
+        """There is more to send, or more is done."""
+        for slave in self.slaves:
+            sender = self._sender_of(slave)
+            if sender is not None:
+                sender.grown(self._partition)
+        self.tell()
+
+    def tell(self) -> None:
+        """Let it be known that more is done, if it is and may be said."""
+        assert self._progress is not None
+        done = self._progress.done(reached_of(self._store))
+        is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
+        # Also once more where nobody is waited for any more, so that the acks tell that.
+        was_paced = self.acks.is_paced or self.acks.is_immediate != self._is_immediate
+        if (self.slaves and is_paced) or was_paced:
+            done = self._paced(done)
+        if done > self.acks.reached and self._may_tell():
+            self.acks.reach(done)
+
+    def _paced(self, done: int) -> int:
+        pace = self._pace
+        feeds = {
+            slave: feed
+            for slave in self.slaves
+            if (sender := self._sender_of(slave)) is not None
+            and (feed := sender.feeding(self._partition)) is not None
+        }
+        now_ms = int(self._loop.time() * 1000)
+        allowed = pace.allowed(
+            done,
+            feeds,
+            last=self._store.last_sequence,
+            now_ms=now_ms,
+            target=self._slowed_for,
+        )
+        is_slowed = self._slowed_for is not None
+        self.acks.is_immediate = self._is_immediate and not (pace.is_holding or is_slowed)
+        self.acks.is_paced = pace.is_holding
+        if pace.is_holding and self._pace_timer is None:
+            self._pace_timer = self._loop.call_later(_PACE_S, self._look_again)
+        return allowed
+
+    def _look_again(self) -> None:
+        self._pace_timer = None
+        self.tell()

@@ -1,0 +1,428 @@
+"""A slave's side of one partition: it finds where to go on, and takes what its master sends.
+
+`ReceiverRules` says what a slave takes, without I/O: only from its current master, within the
+session that they agreed on, in exact sequence, and never an epoch below the last one. What it has
+already is known and passed over. A session that breaks any of this is over: the slave offers its
+position anew.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import count
+from typing import Final
+
+from msgspec.structs import replace
+
+from raftwood.base.environment import Environment
+from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, Unavailable
+from raftwood.base.logs import get_logger
+from raftwood.net import Channel
+from raftwood.zeppelin.model import Gap, NodeId, PartitionId
+from raftwood.zeppelin.records import (
+    BinlogPosition,
+    BinlogRecord,
+    KeyWrite,
+    PartitionStore,
+    decode_record,
+)
+from raftwood.zeppelin.replication.copy_pace import CopyThrottle
+from raftwood.zeppelin.replication.epochs import (
+    CutAfter,
+    FullSync,
+    StreamFrom,
+    SyncAnswer,
+    SyncOffer,
+    WaitToSync,
+)
+from raftwood.zeppelin.replication.full_sync import IncomingCopy
+from raftwood.zeppelin.replication.master import reached_of
+from raftwood.zeppelin.replication.wire import (
+    FULL_SYNC,
+    REPAIR_KEYS,
+    TRY_SYNC,
+    CopyChunk,
+    CopyRequest,
+    ReceivedPart,
+    RepairKeysRequest,
+    SlaveStanding,
+    TrySyncRequest,
+    encode_copy,
+)
+
+
+class RecordVerdict(Enum):
+    """What becomes of a record."""
+
+    TAKE = 1
+    KNOWN = 2
+    RESYNC = 3
+    """Something between was lost, or this is no continuation: begin anew."""
+
+
+class ReceiverRules:
+    """One partition of a slave."""
+
+    def __init__(self, *, master: NodeId) -> None:
+        self.master = master
+        self.session = 0
+        """Proposed or agreed on; 0: none. What it brings may overtake the master's answer."""
+        self._epoch = 0
+        self._last = 0
+
+    def propose(self, session: int, *, epoch: int, last: int) -> None:
+        """A new session, from what is stored now; no other has ever had its number."""
+        self._epoch, self._last = epoch, last
+        self.session = session
+
+    def follow(self, master: NodeId) -> None:
+        """Another master: sessions with the last one are over."""
+        self.master = master
+        self.session = 0
+
+    def hears(self, *, source: NodeId, session: int) -> bool:
+        return source == self.master and self.session != 0 and session == self.session
+
+    def judge(self, record: BinlogRecord) -> RecordVerdict:
+        """One record of a session that is heard."""
+        if record.sequence <= self._last:
+            return RecordVerdict.KNOWN
+        if record.sequence > self._last + 1 or record.epoch < self._epoch:
+            self.session = 0
+            return RecordVerdict.RESYNC
+        self._last, self._epoch = record.sequence, record.epoch
+        return RecordVerdict.TAKE
+
+
+def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
+    """What the keys get of a record: a write that has expired on the way deletes."""
+    for write in record.writes:
+        if write.expires_ms and write.expires_ms <= now_ms:
+            break
+    else:
+        return record
+    return replace(
+        record,
+        writes=tuple(
+            KeyWrite(each.key, None) if each.expires_ms and each.expires_ms <= now_ms else each
+            for each in record.writes
+        ),
+    )
+
+
+# A slave's side of one partition: it finds where to go on, and takes what its master sends.
+
+ASK_TIMEOUT_MS: Final = 3_000
+AGAIN_S: Final = 0.1
+"""Between two attempts, with jitter."""
+REPAIR_KEYS_MAX: Final = 1_000
+"""Of one request."""
+SYNCS_MAX: Final = 16
+"""Partitions of a node that find out at the same time where to go on."""
+COPIES_MAX: Final = 4
+"""Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
+COPY_AGAIN_S: Final = 0.5
+"""Between two attempts to get a copy of a master that sends enough of them."""
+FULL_SYNC_TIMEOUT_MS: Final = 24 * 3_600_000
+
+_log = get_logger("zeppelin")
+
+
+class SlaveContext:
+    """What all partitions of a node need to follow their masters."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        channel_of: Callable[[NodeId], Channel | None],
+        moved: Callable[[NodeId, PartitionId], None],
+        copies_folder: str,
+        boot: int,
+        throttle: CopyThrottle,
+    ) -> None:
+        """`moved` hears that there is something to ack to a master."""
+        self.environment = environment
+        self.channel_of = channel_of
+        self.moved = moved
+        self.copies_folder = copies_folder
+        self.sessions = count(boot << 32 | 1)
+        """Their numbers, of all partitions and over all times that one is followed."""
+        self.turns = asyncio.Semaphore(SYNCS_MAX)
+        self.copied_bytes = self.streamed_bytes = 0
+        """That have come since the node was started: of whole copies, and of records."""
+        self.copies = asyncio.Semaphore(COPIES_MAX)
+        self.throttle = throttle
+
+    def now_ms(self) -> int:
+        return self.environment.clock.wall_ns() // 1_000_000
+
+
+class SlaveReplication:
+    """A partition while this node is its slave."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        store: PartitionStore,
+        world: SlaveContext,
+        *,
+        replacing: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`replacing` hears when the store begins to be rewound or replaced, and when that ends."""
+        self._partition = partition
+        self._replacing = replacing
+        self._store = store
+        self._world = world
+        self._epoch = 0
+        self._rules: ReceiverRules | None = None
+        self._syncing: asyncio.Task[None] | None = None
+        self.lag_bytes = 0
+        """About how far the master was ahead when it was heard last."""
+        self.gap: Gap | None = None
+        """At that time; None: the master tells none."""
+        self.copied_bytes = self.copy_bytes = 0
+        """Of a whole copy that is under way, how much has come, and of how much; else 0."""
+        self._incoming: IncomingCopy | None = None
+        """A copy that has not come as a whole yet, maybe after several attempts."""
+        self._contact_ns: int | None = None
+        self._is_ended = False
+        self._is_changing = False
+        """The store rewinds or restores, which is never given up half-way."""
+        self._stop_listening = store.listen(self._moved)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the master has agreed to send what follows."""
+        return self._rules is not None and self._rules.session != 0 and self._syncing is None
+
+    def follow(self, master: NodeId, *, epoch: int) -> None:
+        """This master from now on, at this epoch of the partition."""
+        self._epoch = epoch
+        if self._rules is None:
+            self._rules = ReceiverRules(master=master)
+        elif self._rules.master == master:
+            return
+        else:
+            self._rules.follow(master)
+            self._contact_ns = None
+        self._begin_sync()
+
+    async def end(self) -> None:
+        """Take no more; what is being done to the store is finished or given up first."""
+        self._is_ended = True
+        self._stop_listening()
+        if self._syncing is not None:
+            if not self._is_changing:
+                self._syncing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._syncing
+        if self._incoming is not None:
+            await self._incoming.remove()
+
+    # What the master sends.
+
+    def take(self, source: NodeId, part: ReceivedPart) -> None:
+        """Records, in one go: the binlog syncs them together."""
+        rules = self._rules
+        if self._is_ended or rules is None:
+            return
+        if not rules.hears(source=source, session=part.session):
+            return
+        now_ms = self._world.now_ms()
+        try:
+            for encoded in part.records:
+                record = decode_record(encoded)
+                verdict = rules.judge(record)
+                if verdict is RecordVerdict.TAKE:
+                    self._store.commit(as_arrived(record, now_ms=now_ms), encoded)
+                    self._world.streamed_bytes += len(encoded)
+                elif verdict is RecordVerdict.RESYNC:
+                    self._begin_sync()
+                    return
+        except RaftwoodError as error:
+            # The disk does not take more for now: go on from what it has taken.
+            _log.warning("records are refused", partition=self._partition, reason=error.message)
+            rules.session = 0
+            self._begin_sync()
+
+    def standing(self, master: NodeId) -> SlaveStanding | None:
+        """What to ack to a master; None while it has agreed on nothing."""
+        rules = self._rules
+        if rules is None or rules.master != master or not self.is_streaming:
+            return None
+        store = self._store
+        return SlaveStanding(
+            self._partition, rules.session, reached_of(store), store.repairing is None
+        )
+
+    def answered(
+        self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None = None
+    ) -> bool:
+        """What the master says to a standing: how far that is behind, None where it feeds nothing
+        under its session. Answers whether it feeds this replica now.
+        """
+        rules = self._rules
+        if rules is None or rules.session != standing.session or not self.is_streaming:
+            return False
+        if lag_bytes is None:
+            self._begin_sync()
+            return False
+        self.lag_bytes, self.gap = lag_bytes, gap
+        self._contact_ns = self._world.environment.clock.monotonic_ns()
+        return True
+
+    def contact_ms(self) -> int | None:
+        """So long ago the present master was heard; None: not yet."""
+        if self._contact_ns is None:
+            return None
+        return (self._world.environment.clock.monotonic_ns() - self._contact_ns) // 1_000_000
+
+    def _moved(self) -> None:
+        if self.is_streaming and self._rules is not None:
+            self._world.moved(self._rules.master, self._partition)
+
+    # Finding where to go on.
+
+    def _begin_sync(self) -> None:
+        if self._syncing is None and not self._is_ended:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+
+    async def _sync(self) -> None:
+        """Until the master streams, or this ends."""
+        world = self._world
+        while True:
+            pause_s, is_done = AGAIN_S, False
+            try:
+                async with world.turns:
+                    wanted = await self._try()
+                if isinstance(wanted, FullSync):
+                    async with world.copies:
+                        await self._copy(wanted.reason)
+                is_done = isinstance(wanted, StreamFrom)
+            except Overloaded:
+                pause_s = COPY_AGAIN_S
+            except (RaftwoodError, OSError) as error:
+                _log.info("a slave tries again", partition=self._partition, reason=str(error))
+            if is_done or self._is_ended:
+                break
+            await asyncio.sleep(pause_s * world.environment.random.uniform(0.5, 1.5))
+        self._syncing = None
+        self._moved()
+
+    async def _try(self) -> SyncAnswer:
+        """Offer what there is, and do what is answered; a whole copy is still to be taken."""
+        rules, store = self._rules, self._store
+        assert rules is not None
+        master = rules.master
+        channel = self._channel(master)
+        session = next(self._world.sessions)
+        rules.propose(session, epoch=store.epoch, last=store.last_sequence)
+        offer = SyncOffer(
+            epoch=store.epoch,
+            first=store.first_sequence,
+            last=store.last_sequence,
+            epochs=tuple(store.epochs),
+            repairing=store.repairing,
+        )
+        request = TrySyncRequest(self._partition, self._epoch, session, offer)
+        answer = (await channel.ask(TRY_SYNC, request, ASK_TIMEOUT_MS)).answer
+        if rules.session != session or rules.master != master:
+            return WaitToSync()
+        if isinstance(answer, StreamFrom):
+            return answer
+        # Nothing is sent under this session: what comes of earlier ones is not taken either.
+        rules.session = 0
+        if isinstance(answer, CutAfter):
+            return await self._rewind(channel, master, answer.sequence)
+        return answer
+
+    def _channel(self, master: NodeId) -> Channel:
+        channel = self._world.channel_of(master)
+        if channel is None:
+            raise Unavailable(f"the address of {master} is not known yet")
+        return channel
+
+    async def _rewind(self, channel: Channel, master: NodeId, after: int) -> SyncAnswer:
+        """Undo what the master has not got; then ask again, or take a copy."""
+        keys = await self._store.touched(after=after)
+        if keys is None:
+            return FullSync("a flush has to be undone")
+        values: list[KeyWrite] = []
+        until: BinlogPosition | None = None
+        while until is None or len(values) < len(keys):
+            wanted = keys[len(values) : len(values) + REPAIR_KEYS_MAX]
+            request = RepairKeysRequest(self._partition, self._epoch, wanted)
+            response = await channel.ask(REPAIR_KEYS, request, ASK_TIMEOUT_MS)
+            if until is not None and response.position.epoch != until.epoch:
+                raise Unavailable("the master began another epoch meanwhile")
+            until = response.position
+            values += response.values
+        _log.info("a slave undoes records", partition=self._partition, after=after, keys=len(keys))
+        with self._changing(master):
+            await self._store.rewind(after=after, values=values, until=until)
+        return WaitToSync()
+
+    async def _copy(self, reason: str) -> None:
+        """Take all of it anew, or what is left of that."""
+        world = self._world
+        assert self._rules is not None
+        master = self._rules.master
+        channel = self._channel(master)
+        if self._incoming is None:
+            _log.info("a slave takes a whole copy", partition=self._partition, reason=reason)
+            incarnation, number = self._partition
+            attempt = world.environment.random.getrandbits(63)
+            folder = f"{world.copies_folder}/in-{incarnation}-{number}-{attempt:016x}"
+            self._incoming = IncomingCopy(world.environment.files, folder, world.throttle)
+        incoming = self._incoming
+        request = encode_copy(CopyRequest(self._partition, self._epoch, incoming.whole))
+        self.copied_bytes = sum(size for size, _ in incoming.whole.values())
+        try:
+            stream = channel.stream(FULL_SYNC, request, timeout_ms=FULL_SYNC_TIMEOUT_MS)
+            with world.throttle.copying():
+                async with stream as items:
+                    end = await incoming.receive(items, lambda chunk: self._came(master, chunk))
+            self._check_still_master(master)
+        except BaseException as error:
+            self._incoming = await _kept(incoming, error)
+            raise
+        finally:
+            self.copied_bytes = self.copy_bytes = 0
+        self._incoming = None
+        with self._changing(master):
+            await self._store.restore(incoming.folder, sequence=end.sequence, epochs=end.epochs)
+
+    def _came(self, master: NodeId, chunk: CopyChunk) -> None:
+        self._check_still_master(master)
+        self.copied_bytes += len(chunk.data)
+        self._world.copied_bytes += len(chunk.data)
+        self.copy_bytes = max(self.copy_bytes, chunk.total_bytes)
+
+    @contextlib.contextmanager
+    def _changing(self, master: NodeId) -> Iterator[None]:
+        self._check_still_master(master)
+        self._is_changing = True
+        self._replacing(True)
+        try:
+            yield
+        finally:
+            self._is_changing = False
+            self._replacing(False)
+
+    def _check_still_master(self, master: NodeId) -> None:
+        """What one master has not got, the next one may have chosen this replica, or itself, for:
+        only the present one has anything cut or replaced.
+        """
+        if self._rules is None or self._rules.master != master:
+            raise Unavailable(f"{master} is master no more: the next one is asked")
+
+
+async def _kept(incoming: IncomingCopy, error: BaseException) -> IncomingCopy | None:
+    """What has come of a copy, where its master may have gone away for a moment."""
+    if isinstance(error, Unavailable) and not isinstance(error, DiskFull):
+        await incoming.close()
+        return incoming
+    await incoming.remove()
+    return None

@@ -1,1 +1,0 @@
-"""Redis's protocol on the server's side: `requests` parses what clients send, `answers` encodes."""
