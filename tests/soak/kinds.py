@@ -47,7 +47,7 @@ from tests.kits.raft.repairs import run_repairs
 from tests.kits.raft.session_model import run as run_sessions
 from tests.kits.raft.snapshot_images import SnapshotImages
 from tests.kits.raft.storm import run_storm as run_raft_storm
-from tests.kits.simulation.toy.cluster import run_toy
+from tests.kits.testing.toy.cluster import run_toy
 from tests.kits.zeppelin.images import NodeImages
 from tests.kits.zeppelin.meta.world.moving import move_through
 from tests.kits.zeppelin.meta.world.world import World, live_through

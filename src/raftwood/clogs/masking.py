@@ -14,8 +14,6 @@ from msgspec import Meta
 
 from raftwood.base.errors import InvalidConfiguration
 
-__all__ = ["BUILT_IN_RULES", "BuiltInRule", "MaskRule", "Masking", "built_in_rules"]
-
 MASK: Final = b"***"
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
 

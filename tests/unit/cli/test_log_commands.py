@@ -136,8 +136,8 @@ def test_lines_come_in_batches_from_files_and_pipes(tmp_path: Path) -> None:
 def test_progress_is_told_on_a_terminal_alone() -> None:
     script = """
 import sys, time
-from raftwood.cli.output import Progress
-with Progress("begins") as progress:
+from raftwood.cli.output import StatusLine
+with StatusLine("begins") as progress:
     progress.say("half done")
     time.sleep(0.3)
 sys.stdout.write("end")

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, Unavailable
 from raftwood.net import Backoff, Channel, Connection, TypedMethod, connect
-from tests.kits.simulation.toy.protocol import (
+from tests.kits.testing.toy.protocol import (
     CALL_TIMEOUT_MS,
     CLIENT_LIMITS,
     QUERY,
@@ -17,7 +17,7 @@ from tests.kits.simulation.toy.protocol import (
     Versioned,
     client_credentials,
 )
-from tests.kits.simulation.toy.replica import ReplicaAddress
+from tests.kits.testing.toy.replica import ReplicaAddress
 
 _BACKOFF = Backoff(first_ms=50, longest_ms=400)
 Request = TypeVar("Request")

@@ -13,11 +13,11 @@ from raftwood.net import Call
 from raftwood.testing import SLOW_DISK, NetworkProfile, SwarmProfile
 from tests.kits.disk.without_sync import without_sync
 from tests.kits.models import Mutant, Plant, replaced
-from tests.kits.simulation.toy import replica, workload
-from tests.kits.simulation.toy.cluster import Toy, run_toy
-from tests.kits.simulation.toy.protocol import QUERY, StoreRequest, Timestamp, Versioned
-from tests.kits.simulation.toy.register import Registers
-from tests.kits.simulation.toy.replica import Replica, ReplicaAddress
+from tests.kits.testing.toy import replica, workload
+from tests.kits.testing.toy.cluster import Toy, run_toy
+from tests.kits.testing.toy.protocol import QUERY, StoreRequest, Timestamp, Versioned
+from tests.kits.testing.toy.register import Registers
+from tests.kits.testing.toy.replica import Replica, ReplicaAddress
 
 
 class AcksBeforeSync(Replica):

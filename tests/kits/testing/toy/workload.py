@@ -9,8 +9,8 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
 from raftwood.testing import History
-from tests.kits.simulation.toy.register import Registers
-from tests.kits.simulation.toy.replica import ReplicaAddress
+from tests.kits.testing.toy.register import Registers
+from tests.kits.testing.toy.replica import ReplicaAddress
 
 KEYS = 3
 """Keys in use at a time: few, so that clients meet."""

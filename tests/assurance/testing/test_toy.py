@@ -3,8 +3,8 @@
 import pytest
 
 from tests.kits.models import run_seeds, weathers
-from tests.kits.simulation.toy.cluster import Toy, run_toy
-from tests.kits.simulation.toy.mutants import MUTANTS
+from tests.kits.testing.toy.cluster import Toy, run_toy
+from tests.kits.testing.toy.mutants import MUTANTS
 
 FAULTS_S = 720.0
 SHARES = 4

@@ -3,8 +3,8 @@
 import pytest
 
 from raftwood.testing import SwarmProfile
-from tests.kits.simulation.toy.cluster import Toy, run_toy
-from tests.kits.simulation.toy.mutants import MUTANTS
+from tests.kits.testing.toy.cluster import Toy, run_toy
+from tests.kits.testing.toy.mutants import MUTANTS
 
 
 def test_a_short_run_is_linearizable_and_the_same_twice() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.kits.simulation.toy.replica import ReplicaAddress
+from tests.kits.testing.toy.replica import ReplicaAddress
 
 
 class RealReplicas:
@@ -22,7 +22,7 @@ class RealReplicas:
 
     def start(self, number: int) -> None:
         address = self.addresses[number - 1]
-        command = [sys.executable, "-m", "tests.kits.simulation.toy", str(number)]
+        command = [sys.executable, "-m", "tests.kits.testing.toy", str(number)]
         command += [str(address.port), str(self._folder / address.name), self._loop]
         self._processes[number] = subprocess.Popen(command)
 

@@ -9,8 +9,8 @@ import uvloop
 
 from raftwood.disk.real_environment import real_environment
 from raftwood.testing import History, check_registers
-from tests.kits.simulation.toy.processes import RealReplicas
-from tests.kits.simulation.toy.workload import Load, audit, run_client
+from tests.kits.testing.toy.processes import RealReplicas
+from tests.kits.testing.toy.workload import Load, audit, run_client
 
 OPERATIONS = 60
 """Answered before each step."""

@@ -1,4 +1,4 @@
-"""One replica as a real process: `python -m tests.kits.simulation.toy NUMBER PORT FOLDER LOOP`."""
+"""One replica as a real process: `python -m tests.kits.testing.toy NUMBER PORT FOLDER LOOP`."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import sys
 import uvloop
 
 from raftwood.disk.real_environment import real_environment
-from tests.kits.simulation.toy.replica import ReplicaAddress, serve_replica
+from tests.kits.testing.toy.replica import ReplicaAddress, serve_replica
 
 
 def main() -> None:

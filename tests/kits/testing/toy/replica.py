@@ -9,7 +9,7 @@ from raftwood.base.errors import DiskFull, StoreError
 from raftwood.disk.segment_log import LogSettings, Run, SegmentLog, TruncateHead
 from raftwood.disk.store import Store
 from raftwood.net import Call, Server, Service
-from tests.kits.simulation.toy.protocol import (
+from tests.kits.testing.toy.protocol import (
     CLUSTER,
     QUERY,
     SERVER_LIMITS,

@@ -7,5 +7,5 @@ and on real ones unchanged.
 
 Read `protocol`, `replica` and `register` first; `workload` records what clients saw, `cluster` is
 the simulation with faults, `mutants` are bugs planted on purpose, and `python -m
-tests.kits.simulation.toy` is one replica as a real process.
+tests.kits.testing.toy` is one replica as a real process.
 """

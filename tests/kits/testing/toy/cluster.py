@@ -20,8 +20,8 @@ from raftwood.testing import (
     check_registers,
 )
 from tests.kits.models import Violation, run_scenario
-from tests.kits.simulation.toy.replica import ReplicaAddress, serve_replica
-from tests.kits.simulation.toy.workload import Load, audit, run_client
+from tests.kits.testing.toy.replica import ReplicaAddress, serve_replica
+from tests.kits.testing.toy.workload import Load, audit, run_client
 
 REPLICAS = tuple(ReplicaAddress(f"r{number}", number, f"r{number}", 7000) for number in (1, 2, 3))
 CLIENTS = ("c1", "c2", "c3")
