@@ -14,6 +14,6 @@ if __name__ == "__main__":
         with suppress(ImportError):  # Arrow asks for it when it makes its first array
             import pandas  # noqa: F401
 
-        import raftwood.pipeline.sink.writers
-        import raftwood.pipeline.source.range_reader  # noqa: F401
+        import raftwood.pipeline.range_reader
+        import raftwood.pipeline.sink  # noqa: F401
     daemon.manager()

@@ -54,8 +54,6 @@ from raftwood.loghub.shards import hash_key
 from raftwood.loghub.wire import PUT, SHARDS, PutRequest, StreamRequest, encode_put
 from raftwood.net import Payload
 
-__all__ = ["AsyncProducer", "ProducerSettings"]
-
 RECORD_OVERHEAD_BYTES: Final = 256
 """What a record takes in memory beside its bytes."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-__all__ = ["AsyncReader", "BatchIterator", "ReaderSettings", "Start"]
-
 
 def startable(
     shards: Iterable[Shard], *, started: Collection[int], done: Collection[int]
