@@ -53,6 +53,7 @@ lint: $(INSTALLED)-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
+	$(BIN)/python tools/remarks.py
 
 format: $(INSTALLED)-dev
 	$(BIN)/ruff check --fix .

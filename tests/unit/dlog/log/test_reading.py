@@ -7,8 +7,7 @@ import pytest
 
 from raftwood.base.errors import Conflict, InvalidInput, NotFound, OutOfRange, Overloaded, TooLarge
 from raftwood.base.position import Position
-from raftwood.dlog.log.arrow import to_arrow
-from raftwood.dlog.log.entries import DlogMessage, EntryCompression
+from raftwood.dlog.log.entries import EntryCompression
 from raftwood.dlog.log.meta import LogConfig, meta_key
 from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
@@ -82,29 +81,6 @@ def test_appends_keep_to_their_bounds() -> None:
         with pytest.raises(InvalidInput):
             await writer.append(b"x", producer="p", sequence=-1)
         await writer.close()
-
-    run_logs(scenario)
-
-
-def test_entries_become_an_arrow_table() -> None:
-    async def scenario(kit: Kit) -> None:
-        dlogs = kit.dlogs()
-        await dlogs.create("a")
-        writer = await dlogs.open_writer("a")
-        await writer.append_all([b"1", DlogMessage(b"2", b"k", ((b"h", b"v"), (b"h", b"w")), 7)])
-        await writer.close()
-        reader = await dlogs.open_reader("a")
-        entries, _ = await reader.read_entries(Position(0), bytes_max=1000)
-        table = to_arrow(entries)
-        assert table["payload"].to_pylist() == [b"1", b"2"]
-        assert table["key"].to_pylist() == [b"", b"k"]
-        assert table["attributes"].to_pylist() == [0, 7]
-        assert table["headers"].to_pylist()[1] == [
-            {"key": b"h", "value": b"v"},
-            {"key": b"h", "value": b"w"},
-        ]
-        assert to_arrow([]).num_rows == 0
-        await reader.close()
 
     run_logs(scenario)
 
