@@ -272,7 +272,7 @@ def transaction_of(given: OptionReader) -> tuple[str, int] | None:
 
 def offsets_option(name: str, text: str) -> str | dict[int, Place]:
     """`earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, as an offset's
-    `shards_answer`.
+    `shards`.
     """
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()

@@ -5,7 +5,7 @@ do; equal seeds give equal runs. Beside it stand crash images (recover from ever
 store's life), histories with checkers, swarm faults and a fuzzer.
 
 May import `base`, msgspec and xxhash; only tests use it. Start with `runner` (run a scenario), then
-`loop` and `nodes_answer` (processes and crashes), `network` and `sockets`, `file_system` and
+`loop` and `nodes` (processes and crashes), `network` and `sockets`, `file_system` and
 `disk`. `crash_images`, `swarm`, `history`, `checkers` and `fuzzer` each stand alone.
 
 Code that is to be simulated takes time from the loop, and clocks, randomness and files from its

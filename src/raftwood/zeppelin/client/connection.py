@@ -23,7 +23,7 @@ _Waiting: TypeAlias = "asyncio.Future[Any] | list[Any] | None"
 
 
 class NodeConnection(asyncio.Protocol):
-    """One connection's callbacks; `nodes_answer` makes and logs them in."""
+    """One connection's callbacks; `nodes` makes and logs them in."""
 
     def __init__(self, address: str, *, silence_s_max: float) -> None:
         self.address = address
