@@ -14,6 +14,7 @@ from raftwood.base.errors import TooLarge, Unauthenticated
 from raftwood.base.files import Buffer
 from raftwood.clogs.frames import ClogsMessage, decode_message, encode_message, joined
 from raftwood.net import Method, TypedMethod
+from raftwood.net.method_numbers import MethodNumber
 
 CLUSTER: Final = "clogs"
 """Stands in for the cluster's name in the handshake."""
@@ -22,9 +23,9 @@ RECEIVER_ROLE: Final = "receiver"
 _ROLES: Final = (KEY_ROLE,)
 CONFIGURATION_WAIT_MS_MAX: Final = 60_000
 
-STORE: Final = Method(150, "clogs-store", roles=_ROLES)
+STORE: Final = Method(MethodNumber.CLOGS_STORE, "clogs-store", roles=_ROLES)
 """A data or locate frame; answered by an ack frame once it is stored."""
-PING: Final = Method(151, "clogs-ping", roles=_ROLES, urgent=True)
+PING: Final = Method(MethodNumber.CLOGS_PING, "clogs-ping", roles=_ROLES, urgent=True)
 """A ping frame; answered by a pong frame at once."""
 
 
@@ -51,7 +52,7 @@ class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 CONFIGURATION: Final = TypedMethod(
-    152,
+    MethodNumber.CLOGS_CONFIGURATION,
     "clogs-configuration",
     request=ConfigurationRequest,
     response=ConfigurationAnswer,

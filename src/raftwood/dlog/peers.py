@@ -39,6 +39,7 @@ from raftwood.net import (
     connect,
 )
 from raftwood.net.identity import split_address
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.net.wire_errors import decode_error, encode_error
 
 PEER_ROLE: Final = "dlog-peer"
@@ -98,9 +99,13 @@ class Tail(msgspec.Struct, frozen=True, array_like=True):
         return position_from_bytes(self.next)
 
 
-APPEND: Final = Method(130, "dlog-append", roles=_ROLES)
-TAIL: Final = TypedMethod(131, "dlog-tail", request=TailRequest, response=Tail, roles=_ROLES)
-SEAL: Final = TypedMethod(132, "dlog-seal", request=LogRequest, response=bytes, roles=_ROLES)
+APPEND: Final = Method(MethodNumber.DLOG_APPEND, "dlog-append", roles=_ROLES)
+TAIL: Final = TypedMethod(
+    MethodNumber.DLOG_TAIL, "dlog-tail", request=TailRequest, response=Tail, roles=_ROLES
+)
+SEAL: Final = TypedMethod(
+    MethodNumber.DLOG_SEAL, "dlog-seal", request=LogRequest, response=bytes, roles=_ROLES
+)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(_AppendHead).decode

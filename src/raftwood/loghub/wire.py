@@ -25,6 +25,7 @@ from raftwood.loghub.batches import Batch, Format
 from raftwood.loghub.errors import InvalidCursor
 from raftwood.loghub.model import LogKind, Logstore, Project, Shard
 from raftwood.net import Method, Payload, TypedMethod
+from raftwood.net.method_numbers import MethodNumber
 
 CLUSTER: Final = "loghub"
 """Stands in for the cluster's name in the handshake between clients and gateways."""
@@ -117,18 +118,26 @@ class ShardDetail(msgspec.Struct, frozen=True, kw_only=True):
     """That reader."""
 
 
-PUT: Final = Method(110, "loghub-put", roles=_ROLES)
-PULL: Final = Method(111, "loghub-pull", roles=_ROLES)
+PUT: Final = Method(MethodNumber.LOGHUB_PUT, "loghub-put", roles=_ROLES)
+PULL: Final = Method(MethodNumber.LOGHUB_PULL, "loghub-pull", roles=_ROLES)
 SHARDS: Final = TypedMethod(
-    112, "loghub-shards", request=StreamRequest, response=list[Shard], roles=_ROLES
+    MethodNumber.LOGHUB_SHARDS,
+    "loghub-shards",
+    request=StreamRequest,
+    response=list[Shard],
+    roles=_ROLES,
 )
 CURSOR: Final = TypedMethod(
-    113, "loghub-cursor", request=CursorRequest, response=bytes, roles=_ROLES
+    MethodNumber.LOGHUB_CURSOR, "loghub-cursor", request=CursorRequest, response=bytes, roles=_ROLES
 )
 DESCRIBE: Final = TypedMethod(
-    114, "loghub-describe", request=StreamRequest, response=list[ShardDetail], roles=_ROLES
+    MethodNumber.LOGHUB_DESCRIBE,
+    "loghub-describe",
+    request=StreamRequest,
+    response=list[ShardDetail],
+    roles=_ROLES,
 )
-CONTROL: Final = Method(115, "loghub-control", roles=_ROLES)
+CONTROL: Final = Method(MethodNumber.LOGHUB_CONTROL, "loghub-control", roles=_ROLES)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_put: Final = msgspec.msgpack.Decoder(PutHead).decode

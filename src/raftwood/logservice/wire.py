@@ -23,6 +23,7 @@ from raftwood.logservice.log_rules import LogShardInfo
 from raftwood.logservice.records import Record, RecordKind
 from raftwood.net import Method, Payload, TypedMethod
 from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.net.wire_errors import decode_error, encode_error
 
 WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
@@ -102,19 +103,23 @@ class Location(msgspec.Struct, frozen=True, array_like=True):
     """Of its members."""
 
 
-APPEND = Method(80, "log-append", roles=WRITERS)
-READ = Method(81, "log-read")
-UPDATE = TypedMethod(82, "log-update", request=UpdateRequest, response=int, roles=WRITERS)
-INFO = TypedMethod(83, "log-info", request=ShardRequest, response=ShardInfo)
-CONNECT = TypedMethod(84, "log-connect", request=ShardRequest, response=ShardInfo)
+APPEND = Method(MethodNumber.LOG_APPEND, "log-append", roles=WRITERS)
+READ = Method(MethodNumber.LOG_READ, "log-read")
+UPDATE = TypedMethod(
+    MethodNumber.LOG_UPDATE, "log-update", request=UpdateRequest, response=int, roles=WRITERS
+)
+INFO = TypedMethod(MethodNumber.LOG_INFO, "log-info", request=ShardRequest, response=ShardInfo)
+CONNECT = TypedMethod(
+    MethodNumber.LOG_CONNECT, "log-connect", request=ShardRequest, response=ShardInfo
+)
 LOCATE: TypedMethod[int | str, Location] = TypedMethod(
-    85,
+    MethodNumber.LOG_LOCATE,
     "log-locate",
     request=int | str,  # type: ignore[arg-type]
     response=Location,
 )
 STORE_HEARTBEAT = TypedMethod(
-    86,
+    MethodNumber.STORE_HEARTBEAT,
     "store-heartbeat",
     request=StoreHeartbeat,
     response=Orders,
@@ -122,17 +127,19 @@ STORE_HEARTBEAT = TypedMethod(
     urgent=True,
 )
 SERVICE_HEARTBEAT = TypedMethod(
-    87,
+    MethodNumber.SERVICE_HEARTBEAT,
     "service-heartbeat",
     request=ServiceHeartbeat,
     response=Orders,
     roles=WRITERS,
     urgent=True,
 )
-KEEPER_COMMAND = Method(88, "keeper-command", roles=_KEEPERS)
-KEEPER_QUERY = Method(89, "keeper-query")
-ALLOCATE_IDS = TypedMethod(90, "allocate-ids", request=int, response=int, roles=WRITERS)
-ORDERS_WAIT = Method(91, "orders-wait", roles=(STORE_ROLE,), urgent=True)
+KEEPER_COMMAND = Method(MethodNumber.KEEPER_COMMAND, "keeper-command", roles=_KEEPERS)
+KEEPER_QUERY = Method(MethodNumber.KEEPER_QUERY, "keeper-query")
+ALLOCATE_IDS = TypedMethod(
+    MethodNumber.ALLOCATE_IDS, "allocate-ids", request=int, response=int, roles=WRITERS
+)
+ORDERS_WAIT = Method(MethodNumber.ORDERS_WAIT, "orders-wait", roles=(STORE_ROLE,), urgent=True)
 """HAKeeper's leader to a store: its next heartbeat brings orders, and need not wait."""
 
 decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode

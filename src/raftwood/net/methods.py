@@ -156,7 +156,7 @@ class Method:
     ) -> None:
         if not 0 <= number <= METHOD_NUMBER_MAX:
             raise InvariantViolated(f"method number {number} of {name} does not fit 16 bits")
-        self.number = number
+        self.number = int(number)
         self.name = checked_name("method", name)
         self.roles = roles
         self.is_urgent = urgent

@@ -7,6 +7,7 @@ import msgspec
 from raftwood.base.errors import NotLeader, RaftwoodError
 from raftwood.net import Call, Connection, Service, TypedMethod
 from raftwood.net.identity import OPERATOR_ROLE
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.net.stores import Stores
 from raftwood.raft.membership import MemberStep
 from raftwood.raft.node_host import GroupStatus, NodeHost
@@ -31,15 +32,27 @@ class LeaderTransfer(msgspec.Struct, frozen=True, array_like=True):
 _OPERATORS = (OPERATOR_ROLE,)
 """Everybody may ask; only operators change anything."""
 
-GROUPS = TypedMethod(35, "raft-groups", request=type(None), response=list[int])
-STATUS = TypedMethod(36, "raft-status", request=int, response=GroupStatus)
+GROUPS = TypedMethod(
+    MethodNumber.RAFT_GROUPS, "raft-groups", request=type(None), response=list[int]
+)
+STATUS = TypedMethod(MethodNumber.RAFT_STATUS, "raft-status", request=int, response=GroupStatus)
 CHANGE_MEMBERS = TypedMethod(
-    37, "raft-change-members", request=MemberChange, response=GroupStatus, roles=_OPERATORS
+    MethodNumber.RAFT_CHANGE_MEMBERS,
+    "raft-change-members",
+    request=MemberChange,
+    response=GroupStatus,
+    roles=_OPERATORS,
 )
 TRANSFER = TypedMethod(
-    38, "raft-transfer", request=LeaderTransfer, response=GroupStatus, roles=_OPERATORS
+    MethodNumber.RAFT_TRANSFER,
+    "raft-transfer",
+    request=LeaderTransfer,
+    response=GroupStatus,
+    roles=_OPERATORS,
 )
-SNAPSHOT = TypedMethod(39, "raft-snapshot", request=int, response=int, roles=_OPERATORS)
+SNAPSHOT = TypedMethod(
+    MethodNumber.RAFT_SNAPSHOT, "raft-snapshot", request=int, response=int, roles=_OPERATORS
+)
 
 
 class RaftAdminService:

@@ -17,15 +17,16 @@ import msgspec
 from raftwood.base.errors import InternalError, ProtocolError, RaftwoodError
 from raftwood.net import Method, Payload
 from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.net.wire_errors import decode_error, encode_error
 
 _WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
-PROPOSE = Method(32, "raft-propose", roles=_WRITERS)
-READ = Method(33, "raft-read")
-REGISTER = Method(34, "raft-register", roles=_WRITERS)
-RENEW = Method(40, "raft-renew", roles=_WRITERS, urgent=True)
+PROPOSE = Method(MethodNumber.RAFT_PROPOSE, "raft-propose", roles=_WRITERS)
+READ = Method(MethodNumber.RAFT_READ, "raft-read")
+REGISTER = Method(MethodNumber.RAFT_REGISTER, "raft-register", roles=_WRITERS)
+RENEW = Method(MethodNumber.RAFT_RENEW, "raft-renew", roles=_WRITERS, urgent=True)
 """`PROPOSE` of what may be done twice: of a lease that is kept alive, say."""
-HEARTBEAT = Method(41, "raft-heartbeat", roles=_WRITERS, urgent=True)
+HEARTBEAT = Method(MethodNumber.RAFT_HEARTBEAT, "raft-heartbeat", roles=_WRITERS, urgent=True)
 """`READ` with a question that tells the leader that somebody lives."""
 
 _HEAD: Final = struct.Struct("<QQQQI")

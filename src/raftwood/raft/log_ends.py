@@ -14,6 +14,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import SegmentLog
 from raftwood.net import Call, Service, TypedMethod
 from raftwood.net.identity import STORE_ROLE, store_of
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.engine import RaftEngine
 from raftwood.raft.group_log import GroupState
 from raftwood.raft.leadership import LogEnd, VoteFloor
@@ -40,7 +41,11 @@ class LogEndsRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 LOG_ENDS = TypedMethod(
-    26, "log-ends", request=LogEndsRequest, response=list[LogEnd], roles=(STORE_ROLE,)
+    MethodNumber.LOG_ENDS,
+    "log-ends",
+    request=LogEndsRequest,
+    response=list[LogEnd],
+    roles=(STORE_ROLE,),
 )
 
 

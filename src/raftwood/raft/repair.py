@@ -57,6 +57,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.net import Backoff, Call, Service, TypedMethod
 from raftwood.net.identity import STORE_ROLE, store_of
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.bootstrap import ReplicaOpener
 from raftwood.raft.core import ConfState
 from raftwood.raft.group_log import VOTES_NEVER, GroupState, RepairStage, first_state
@@ -99,9 +100,15 @@ class RepairAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 REPAIR = TypedMethod(
-    25, "repair", request=ReplicaRepairRequest, response=RepairAnswer, roles=(STORE_ROLE,)
+    MethodNumber.REPAIR,
+    "repair",
+    request=ReplicaRepairRequest,
+    response=RepairAnswer,
+    roles=(STORE_ROLE,),
 )
-HAS_BEGUN = TypedMethod(27, "group-begun", request=int, response=bool, roles=(STORE_ROLE,))
+HAS_BEGUN = TypedMethod(
+    MethodNumber.GROUP_BEGUN, "group-begun", request=int, response=bool, roles=(STORE_ROLE,)
+)
 """Whether a store has more of a group than its founding: for one that has lost its log."""
 
 _WANTED: Final = {

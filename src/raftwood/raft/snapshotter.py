@@ -33,6 +33,7 @@ from raftwood.base.logs import get_logger
 from raftwood.disk.segment_log import Record, SegmentLog, SetState, TruncateHead
 from raftwood.net import Call, Channel, Method, Payload, Service, TypedMethod
 from raftwood.net.identity import STORE_ROLE, store_of
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.core import Message, MessageKind, Snapshot
 from raftwood.raft.group_log import GroupState, GroupStorage
 from raftwood.raft.replica import Applier, Replica
@@ -281,10 +282,16 @@ class SnapshotOffer(msgspec.Struct, frozen=True, array_like=True):
 
 _roles = (STORE_ROLE,)
 SNAPSHOT_OFFER = TypedMethod(
-    20, "snapshot-offer", request=SnapshotOffer, response=bool, roles=_roles
+    MethodNumber.SNAPSHOT_OFFER,
+    "snapshot-offer",
+    request=SnapshotOffer,
+    response=bool,
+    roles=_roles,
 )
-SNAPSHOT_PIECE = Method(21, "snapshot-piece", roles=_roles)
-SNAPSHOT_END = TypedMethod(22, "snapshot-end", request=SnapshotOffer, response=bool, roles=_roles)
+SNAPSHOT_PIECE = Method(MethodNumber.SNAPSHOT_PIECE, "snapshot-piece", roles=_roles)
+SNAPSHOT_END = TypedMethod(
+    MethodNumber.SNAPSHOT_END, "snapshot-end", request=SnapshotOffer, response=bool, roles=_roles
+)
 
 
 class SnapshotTransfer:

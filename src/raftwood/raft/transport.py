@@ -44,6 +44,7 @@ from raftwood.net.identity import (
     store_identity,
     store_of,
 )
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.core import Entry, Message, MessageKind
 from raftwood.raft.core.messages import NO_ENTRIES
 from raftwood.raft.entry_format import EncodedRun, RunCache, decode_run
@@ -52,12 +53,12 @@ _STORES = (STORE_ROLE,)
 GROUP_BYTES = 8
 SYNC_MS_MAX: Final = (1 << 32) - 1
 
-RAFT_FRAME = Method(16, "raft-frame", roles=_STORES)
-INTRODUCE = Method(17, "introduce", roles=_STORES)
-PING = Method(18, "ping", roles=_STORES)
-SLEEP = Method(19, "sleep", roles=_STORES)
-REMOVED = Method(23, "removed", roles=_STORES)
-ASK_MEMBERSHIP = Method(24, "ask-membership", roles=_STORES)
+RAFT_FRAME = Method(MethodNumber.RAFT_FRAME, "raft-frame", roles=_STORES)
+INTRODUCE = Method(MethodNumber.INTRODUCE, "introduce", roles=_STORES)
+PING = Method(MethodNumber.PING, "ping", roles=_STORES)
+SLEEP = Method(MethodNumber.SLEEP, "sleep", roles=_STORES)
+REMOVED = Method(MethodNumber.REMOVED, "removed", roles=_STORES)
+ASK_MEMBERSHIP = Method(MethodNumber.ASK_MEMBERSHIP, "ask-membership", roles=_STORES)
 
 
 class Introduction(msgspec.Struct, frozen=True, array_like=True):

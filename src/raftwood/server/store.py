@@ -19,6 +19,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.net import Call, ClientTls, Server, ServerLimits, ServerTls, Service, TypedMethod
 from raftwood.net.identity import split_address
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.node_host import NodeHost
 from raftwood.server.cluster import listen_address, reload_certificates, server_tls, store_network
 from raftwood.server.settings import Settings
@@ -52,8 +53,12 @@ class StoreDescription(msgspec.Struct, frozen=True):
     groups: list[int]
 
 
-DESCRIBE = TypedMethod(64, "store-describe", request=type(None), response=StoreDescription)
-METRICS = TypedMethod(65, "store-metrics", request=type(None), response=bytes)
+DESCRIBE = TypedMethod(
+    MethodNumber.STORE_DESCRIBE, "store-describe", request=type(None), response=StoreDescription
+)
+METRICS = TypedMethod(
+    MethodNumber.STORE_METRICS, "store-metrics", request=type(None), response=bytes
+)
 
 
 class StoreService:

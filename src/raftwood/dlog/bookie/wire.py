@@ -17,6 +17,7 @@ from raftwood.dlog.bookie.ledger_descriptor import MASTER_KEY_BYTES_MAX, checked
 from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.net import Identity, Method, Payload, TypedMethod
 from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.net.wire_errors import decode_error, encode_error
 
 BOOKIE_ROLE: Final = "bookie"
@@ -53,13 +54,19 @@ class PublishRequest(msgspec.Struct, frozen=True, array_like=True):
     master_key: bytes
 
 
-ADD: Final = Method(128, "bookie-add", roles=_WRITERS)
-READ: Final = Method(129, "bookie-read")
-FENCE: Final = Method(130, "bookie-fence", roles=_WRITERS)
-LAST_CONFIRMED: Final = Method(131, "bookie-last-confirmed")
-WAIT: Final = TypedMethod(132, "bookie-wait", request=WaitRequest, response=int)
+ADD: Final = Method(MethodNumber.BOOKIE_ADD, "bookie-add", roles=_WRITERS)
+READ: Final = Method(MethodNumber.BOOKIE_READ, "bookie-read")
+FENCE: Final = Method(MethodNumber.BOOKIE_FENCE, "bookie-fence", roles=_WRITERS)
+LAST_CONFIRMED: Final = Method(MethodNumber.BOOKIE_LAST_CONFIRMED, "bookie-last-confirmed")
+WAIT: Final = TypedMethod(
+    MethodNumber.BOOKIE_WAIT, "bookie-wait", request=WaitRequest, response=int
+)
 PUBLISH: Final = TypedMethod(
-    133, "bookie-publish", request=PublishRequest, response=type(None), roles=_WRITERS
+    MethodNumber.BOOKIE_PUBLISH,
+    "bookie-publish",
+    request=PublishRequest,
+    response=type(None),
+    roles=_WRITERS,
 )
 
 

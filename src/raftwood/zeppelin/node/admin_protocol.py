@@ -9,6 +9,7 @@ import msgspec
 
 from raftwood.net import ClientTls, Identity, Secret, ServerCredentials, ServerTls, TypedMethod
 from raftwood.net.identity import OPERATOR_ROLE
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.zeppelin.model import NodeId
 from raftwood.zeppelin.replication.peers import ReplicationNetwork
 
@@ -83,7 +84,11 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STATUS: Final = TypedMethod(
-    145, "kv-status", request=AskStatus, response=NodeStatus, roles=(OPERATOR_ROLE,)
+    MethodNumber.KV_STATUS,
+    "kv-status",
+    request=AskStatus,
+    response=NodeStatus,
+    roles=(OPERATOR_ROLE,),
 )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from raftwood.base.errors import ProtocolError
 from raftwood.base.files import Buffer
 from raftwood.net import Identity, Method, TypedMethod
+from raftwood.net.method_numbers import MethodNumber
 from raftwood.zeppelin.model import Gap, NodeId, PartitionId
 from raftwood.zeppelin.records import BinlogPosition, EpochStart, KeyWrite
 from raftwood.zeppelin.replication.epochs import SyncAnswer, SyncOffer
@@ -132,14 +133,24 @@ class CopyEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 TRY_SYNC: Final = TypedMethod(
-    140, "kv-try-sync", request=TrySyncRequest, response=TrySyncResponse, roles=_ROLES
+    MethodNumber.KV_TRY_SYNC,
+    "kv-try-sync",
+    request=TrySyncRequest,
+    response=TrySyncResponse,
+    roles=_ROLES,
 )
-RECORDS: Final = Method(141, "kv-records", roles=_ROLES)
-ACK: Final = TypedMethod(142, "kv-ack", request=AckRequest, response=AckResponse, roles=_ROLES)
+RECORDS: Final = Method(MethodNumber.KV_RECORDS, "kv-records", roles=_ROLES)
+ACK: Final = TypedMethod(
+    MethodNumber.KV_ACK, "kv-ack", request=AckRequest, response=AckResponse, roles=_ROLES
+)
 REPAIR_KEYS: Final = TypedMethod(
-    143, "kv-repair-keys", request=RepairKeysRequest, response=RepairKeysResponse, roles=_ROLES
+    MethodNumber.KV_REPAIR_KEYS,
+    "kv-repair-keys",
+    request=RepairKeysRequest,
+    response=RepairKeysResponse,
+    roles=_ROLES,
 )
-FULL_SYNC: Final = Method(144, "kv-full-sync", roles=_ROLES)
+FULL_SYNC: Final = Method(MethodNumber.KV_FULL_SYNC, "kv-full-sync", roles=_ROLES)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(list[ReceivedPart]).decode
