@@ -18,7 +18,7 @@ ROLES = ("settings", "log-store", "bookies", "zeppelin-node")
 
 def rows(*arguments: str, environment: dict[str, str]) -> list[dict[str, Any]]:
     done = subprocess.run(
-        (sys.executable, "-m", "raftwood.app", *arguments, "--format=json"),
+        (sys.executable, "-m", "raftwood.cli", *arguments, "--format=json"),
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
