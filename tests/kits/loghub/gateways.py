@@ -12,6 +12,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from hashlib import md5
@@ -168,6 +169,9 @@ def threaded_gateway(
     stops: list[asyncio.Event] = []
 
     async def serve() -> None:
+        # The thread for long work is there before a test begins, and no second one comes.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await asyncio.to_thread(os.getpid)
         async with http_gateway(folder, settings=settings) as served:
             stops.append(asyncio.Event())
             found.append(ThreadedGateway(served, asyncio.get_running_loop()))
