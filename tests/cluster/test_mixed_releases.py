@@ -1,4 +1,4 @@
-"""Processes of release 0.1.0 and of this one in one cluster: a rolling upgrade, half way through."""
+"""Processes of release 0.1.0 and of this one in one cluster: an upgrade, half way through."""
 
 import json
 import os
