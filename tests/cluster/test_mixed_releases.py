@@ -46,9 +46,11 @@ class MixedCluster:
         self.processes[name] = process
         process.begin(**self._environment(old=old))
 
-    def say(self, *arguments: str, old: bool, lines: Sequence[str] = ()) -> str:
-        """What a command of one of the two releases prints."""
-        done = subprocess.run(
+    def run_command(
+        self, *arguments: str, old: bool, lines: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command of one of the two releases to its end."""
+        return subprocess.run(
             (*(OLD if old else RAFTWOOD), *arguments),
             input="".join(f"{line}\n" for line in lines),
             capture_output=True,
@@ -60,8 +62,18 @@ class MixedCluster:
             timeout=240,
             check=False,
         )
+
+    def say(self, *arguments: str, old: bool, lines: Sequence[str] = ()) -> str:
+        """Returns what a command of one of the two releases prints; the command must succeed."""
+        done = self.run_command(*arguments, old=old, lines=lines)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
+
+    @property
+    def is_created(self) -> bool:
+        """`cluster status` fails while HAKeeper still creates the cluster."""
+        done = self.run_command("cluster", "status", old=False)
+        return done.returncode == 0 and "running" in done.stdout
 
     def rows(self, *arguments: str, old: bool) -> list[dict[str, Any]]:
         text = self.say(*arguments, "--format=json", old=old).strip()
@@ -96,7 +108,7 @@ def mixed_cluster(folder: Path) -> Iterator[MixedCluster]:
         mixed.run_stores()
         until(lambda: all(each.is_running for each in mixed.processes.values()))
         mixed.wait_ready()
-        until(lambda: "running" in mixed.say("cluster", "status", old=False))
+        until(lambda: mixed.is_created)
         mixed.run_others()
         mixed.wait_ready()
         yield mixed
