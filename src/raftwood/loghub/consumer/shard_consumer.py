@@ -66,7 +66,12 @@ TRANSITIONS: Final[Mapping[tuple[ShardConsumerState, ShardConsumerOutcome], Shar
 
 
 class ShardConsumer:
-    """Reads one shard in one epoch; `run` ends when all is stopped."""
+    """Reads one shard in one epoch; `run` ends when all is stopped.
+
+    A source that is away is waited for: if the consumer gave its shard up, the next worker would
+    meet the same source, and shards would go round until it is back
+    (`test_a_source_that_is_away_is_waited_for`).
+    """
 
     def __init__(
         self,
@@ -233,11 +238,7 @@ class ShardConsumer:
         self._reading = asyncio.get_running_loop().create_task(read)
 
     async def _read(self, position: str) -> ShardRead:
-        """Reads; tries again after errors that pass, for as long as the shard is this worker's.
-
-        If it gave the shard up, the next worker would meet the same source, and shards would go
-        round while it is away (`test_a_source_that_is_away_is_waited_for`).
-        """
+        """What can be tried again is, for as long as the shard is this worker's."""
         while True:
             try:
                 read = await self._source.read(self.lease.shard, position)

@@ -134,14 +134,14 @@ ASK_TIMEOUT_MS: Final = 3_000
 AGAIN_S: Final = 0.1
 """Between two attempts, with jitter."""
 REPAIR_KEYS_MAX: Final = 1_000
-"""Keys of one request."""
+"""Of one request."""
 SYNCS_MAX: Final = 16
 """Partitions of a node that ask their masters at the same time where to go on: a node that starts
 with thousands of them would hold up every master."""
 COPIES_MAX: Final = 4
 """Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
 COPY_AGAIN_S: Final = 0.5
-"""Between two attempts at a copy, where the master sends as many as it may."""
+"""Between two attempts to get a copy of a master that sends enough of them."""
 FULL_SYNC_TIMEOUT_MS: Final = 24 * 3_600_000
 
 _log = get_logger("zeppelin")
