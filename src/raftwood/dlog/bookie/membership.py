@@ -57,7 +57,7 @@ class BookieAdmission(Enum):
     WIPED = 3
     """The id belongs to another folder."""
     UNKNOWN = 4
-    """The folder has ledgers, and the metastore does not know the id: it is the metastore of
+    """The folder has ledgers, and the metastore does not know the id: it may be that of
     another cluster, whose ledgers have the same numbers.
     """
     NOT_EMPTY = 5

@@ -240,9 +240,7 @@ class LogWriter:
     def submit(
         self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> "asyncio.Future[Position]":
-        """As `append`, for callers with many appends under way; what is wrong now is raised
-        here.
-        """
+        """As `append`, for whoever has many under way; what is wrong now is raised here."""
         name = producer.encode()
         if name:
             known = self._known(name, sequence)

@@ -47,9 +47,9 @@ GROUP_CHARACTERS_MAX = 128
 FORGET_TIMEOUTS = 10
 """A worker's row that stood still for so many of its timeouts is removed.
 
-One timeout would be too soon: a worker that was cut off comes back, and others would see it leave
-and join, with a plan for each. Without a limit the table of a group whose workers are containers,
-each with a new name, grows for ever.
+Ten, and not one: others judge a process by the time for which its row stood still, and a row that
+disappears and comes back begins that time anew. Without a limit the table of a group whose workers
+are containers, each with a new name, grows for ever.
 """
 SENT_AWAY = "sent-away-"
 """An operator sends a worker away by putting a row with this prefix in its process's place."""
