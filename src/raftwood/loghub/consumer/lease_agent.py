@@ -291,7 +291,7 @@ class LeaseAgent:
 
         The shard is given up where the call is not over T behind the deadline that it has now:
         renewals would keep it for ever. The epoch fences the checkpoints of such a call; a call
-        that is slow and not stuck says so by saving (`CheckpointTracker.goes_on`).
+        that is slow and not stuck says so by saving (`AsyncCheckpointTracker.goes_on`).
         """
         if hold := self._hold_of(shard, epoch):
             hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms

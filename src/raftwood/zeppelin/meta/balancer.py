@@ -433,8 +433,7 @@ def choose_masters(
 ) -> list[int]:
     """One replica for each partition: the present master, unless that is no replica any more or
     leads too many. `able` nodes may lead; `elsewhere` is what they lead in other tables. A change
-    of masters costs a freeze and no copy, so that masters are evened before replicas are moved
-    (`test_masters_are_evened_without_a_move`).
+    of masters costs a freeze and no copy (`test_masters_are_evened_without_a_move`).
     """
     choice = _Choice(replicas, present, able, elsewhere, looks)
     if is_level:
