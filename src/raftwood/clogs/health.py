@@ -182,8 +182,7 @@ class ServerCheck:
         return True
 
     def faded_repeats(self, rules: HaRules) -> int:
-        """The repeats that are left: each healthy time as long as the longest isolation makes up
-        for one.
+        """The repeats that are left: a healthy time of the longest isolation makes up for one.
 
         Without that, a server that failed five times last year would be isolated for the longest
         time at its next failure (planted bug "the time in isolation does not fade"). Healthy time

@@ -1,5 +1,4 @@
-"""Checkpoints of followed files: the file's identity, how far it is stored, which batches may be
-sent.
+"""Checkpoints of followed files: identity, how far each is stored, which batches may be sent.
 
 An offset alone cannot ship lines once. Moved before the ack, it loses a batch in a crash (planted
 bug "an offset that moves before the ack"); moved after it, it ships one twice. So a batch's name

@@ -68,8 +68,7 @@ class AuditRules:
         running: Sequence[BookieId],
         in_limbo: Sequence[BookieId],
     ) -> list[BookieId]:
-        """The bookies that are due: away at every look for so long, or running without what they
-        had.
+        """The bookies that are due: away at every look for so long, or running without their data.
 
         A restart or a short cut of the network must not set off the copying of all of a bookie's
         entries, which takes the load of the disks that are left: so one look that finds the bookie

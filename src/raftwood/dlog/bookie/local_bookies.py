@@ -25,9 +25,7 @@ class LocalBookies:
         *,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> None:
-        """`bookies` may change: a bookie that is taken out is away. `others` are closed with
-        this.
-        """
+        """`bookies` may change: one that is taken out is away. `others` are closed with this."""
         self._bookies = bookies
         self._others = others
         self._timeout_s = timeout_ms / 1000

@@ -34,8 +34,7 @@ _log = get_logger("ledgers")
 
 
 class LedgerWatch:
-    """One watch for all that wait for changes of ledgers; runs while there are any, and a while
-    longer."""
+    """One watch for all that wait for changes of ledgers; runs for as long, and a while longer."""
 
     def __init__(self, store: MetaStore, prefix: str, *, idle_s: float = 10.0) -> None:
         self._store = store

@@ -109,9 +109,7 @@ class BookieLink:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Sends what this turn of the loop has brought, in batches that the bookie's frames
-        take.
-        """
+        """Sends the adds of this turn of the loop, in batches that the bookie's frames take."""
         channel = self._channel(0)
         if not channel.is_connected and channel.last_error is None:
             if self._connecting is None:

@@ -219,8 +219,7 @@ class QuorumReader:
         return self._known.version != before
 
     async def look(self) -> bool:
-        """Asks bookies how far an open ledger is confirmed; returns whether that is all that was
-        acked.
+        """Asks how far an open ledger is confirmed; returns whether that is all that was acked.
 
         It is if some bookie of every ack quorum answers, since an ack waits until an ack quorum has
         heard of it (docs/decisions/0031). A reader that asks one bookie may meet the one that the

@@ -484,8 +484,7 @@ class EntryRead:
 
     @property
     def error(self) -> RaftwoodError:
-        """The error after all have failed: damage first, then doubt, and absence only if all say
-        so.
+        """The error after all have failed: damage, then doubt, and absence only if all say so.
 
         "No such entry" is final for a caller, who goes on behind it. One bookie that is away may
         have the entry, so that its silence must not be covered by another's "no".
@@ -531,9 +530,7 @@ class FenceRound:
         self._failed = 0
 
     def fenced(self, place: int, last_confirmed: int) -> None:
-        """A bookie refuses the writer from now on; `last_confirmed` is from its last entry's
-        head.
-        """
+        """A bookie refuses the writer now; `last_confirmed` is from its last entry's head."""
         self._fenced |= 1 << place
         self.last_confirmed = max(self.last_confirmed, last_confirmed)
 

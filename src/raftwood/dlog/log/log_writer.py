@@ -132,9 +132,7 @@ class LogWriter:
 
     @property
     def take_over(self) -> TakeOverTimes:
-        """How long each phase of the take-over took: appends stand still meanwhile (DLOG's
-        text).
-        """
+        """How long each phase of the take-over took; appends stand still meanwhile."""
         return self._driver.take_over
 
     @property

@@ -196,8 +196,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 
 
 class EndWriter(msgspec.Struct, frozen=True):
-    """The writer has closed its ledger, or the log is terminated: known sequences can still be
-    answered."""
+    """The ledger is closed, or the log terminated; known sequences can still be answered."""
 
 
 Action = (

@@ -517,9 +517,7 @@ def _is_being_killed(planning: PlanningRound, number: int, store: int) -> bool:
 
 
 def place(planning: PlanningRound, number: int, store: int, *, removed: int = 0) -> None:
-    """Begins a replica on a store; where a voter is to move there, `removed` is its present
-    store.
-    """
+    """Begins a replica on a store; where a voter moves there, `removed` is its present store."""
     if planning.report(number, store) is None:
         planning.order(OrderKind.START_REPLICA, to_store=store, shard=number)
     planning.order(

@@ -466,7 +466,7 @@ class _Choice:
                 self._set(number, min(nodes, key=self._room))
 
     def _shares(self, able: Sequence[int]) -> tuple[list[int], list[int]]:
-        """How many partitions each node leads at least and at most; no more than it has replicas."""
+        """How many partitions each node leads, at least and at most; never above its replicas."""
         has = [0] * len(self._led)
         for nodes in self._replicas:
             for node in nodes:
@@ -490,7 +490,7 @@ class _Choice:
         self._led[node][number] = None
 
     def level(self, able: Sequence[int]) -> None:
-        """Changes masters until no node leads more than its share, and then until none leads less."""
+        """Changes masters until no node leads more than its share, then until none leads less."""
         for node in able:
             for number in [*self._led[node]]:
                 if self._load(node) <= self._most[node]:

@@ -195,8 +195,7 @@ class KnownNode(msgspec.Struct):
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, ReplicaOffset] = {}
     contacts: dict[PartitionId, int] = {}
-    """When the node's replicas were in contact with their present masters; kept over its restarts.
-    """
+    """When its replicas were in contact with their present masters; kept over its restarts."""
 
 
 class KnownPartition(msgspec.Struct):

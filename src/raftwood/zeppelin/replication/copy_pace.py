@@ -88,9 +88,7 @@ class CopyThrottle:
     """Use `close` when done."""
 
     def __init__(self, limits: CopyLimits, waited_ms: Callable[[], float | None]) -> None:
-        """`waited_ms` tells how long clients have waited since it was asked last; None: there was
-        no request.
-        """
+        """`waited_ms` tells how long clients waited since its last call; None: no request came."""
         self.pace = CopyPace(limits)
         self._waited_ms = waited_ms
         self._copies = 0

@@ -160,9 +160,7 @@ class PartitionReplica:
         )
 
     def report(self) -> PartitionReport:
-        """How far this replica is; not whole while it repairs, and then it may not become
-        master.
-        """
+        """How far this replica is; while it repairs it is not whole, and must not be master."""
         store, following = self.store, self._following
         # A master tells its last record, synced or not: frozen, it may still sync it and call it
         # done after this report, and a target with less would lose it. A slave tells what it acks

@@ -27,9 +27,7 @@ from raftwood.zeppelin.replication.wire import RECORDS, RecordsPart, encode_part
 
 SLICE_BYTES: Final = 256 << 10
 WINDOW_BYTES: Final = 4 << 20
-"""Bytes that one partition may have under way to one slave, plus what the link holds, and one
-slice.
-"""
+"""Bytes that a partition may have under way to a slave, plus what the link holds, and a slice."""
 PEER_WINDOW_BYTES: Final = 32 << 20
 """Bytes that all partitions together may have under way to one slave, plus one slice."""
 
@@ -187,7 +185,7 @@ class Feed:
         self._sent_bytes += size
 
     def unsent_bytes(self, last: int) -> int:
-        """About how many bytes are not sent yet; records count with the average size of those sent."""
+        """About how many bytes are not sent yet, by the average size of the records sent."""
         unsent = max(0, last + 1 - self.next)
         return unsent * self._sent_bytes // max(1, self._sent_count)
 
