@@ -176,8 +176,8 @@ class HandoverCandidates:
 #
 # Nothing of a migration is kept but its order: its target becomes a slave when its turn comes;
 # while the source is master, it is handed over, as any master is (`handover_step`); and once the
-# others do well without the source, it leaves. The text persists the order, and keeps the conditions
-# for the next steps in its leader's memory: when that leader dies, a migration can stop half-way.
+# others do well without the source, it leaves. The text persists the order, and keeps what the next
+# steps wait for in its leader's memory: when that leader dies, a migration can stop half-way.
 # Here a new leader goes on with what it finds in the partition (planted bugs "forgotten by the next
 # leader" and "migrations are forgotten"), and a failover amid a migration only changes the master
 # (`test_a_failover_only_changes_who_is_master`).
