@@ -131,8 +131,7 @@ def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
 
 
 def decode_checkpoint(data: Buffer) -> FileCheckpoint:
-    """`UnsupportedVersion` for a later program's state, `StoreDamaged` for anything else that is no
-    checkpoint: a guess would skip lines or repeat them."""
+    """`UnsupportedVersion` for one of a later program, `StoreDamaged` for what is none."""
     try:
         (version, *_) = msgspec.msgpack.decode(data, type=list)
         if isinstance(version, int) and version > VERSION:
