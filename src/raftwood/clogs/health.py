@@ -5,18 +5,28 @@
     health.pong(server, pong_id, now)       # whatever comes; what is not valid changes nothing
     ring = health.live()                    # after each `Isolate`, `Recover` and `configure`
 
-A check is the time from one ping to the next. A server that lets `invalid_checks_max` of them in a
-row pass without a valid pong, which is the id of the ping under way + 1, is isolated. It is still
-pinged, and comes back with a valid pong once its time is over; that time doubles with each repeat.
+The checks are those of clogs' text, section "High availability". A check is the time from one ping
+to the next. A server that lets `invalid_checks_max` of them in a row pass without a valid pong,
+which is the id of the ping under way + 1, is isolated. It is still pinged, and comes back with a
+valid pong once its time is over; that time doubles with each repeat. The text brings a server back
+with its first pong: one that answers now and then would leave and come, and with each change its
+files move to other servers and back (planted bugs "the time in isolation does not grow" and "the
+time in isolation is not waited for" in `tests/kits/clogs/health_model/mutants.py`).
 
 - Where the share of servers that may be isolated is used up, a server stays, and is looked at again
-  with its next check. Where all are isolated the ring is full again: to try any is better than to
-  try none (panic mode).
+  with its next check. A switch that fails takes half of the servers away from one client; if it
+  isolated all of these, the other half would get their load (planted bug "the limit of isolations
+  is ignored"). Where all are isolated the ring is full again: to try any is better than to try none
+  (panic mode; planted bug "all isolated drops the ring").
 - `now` is one clock's, in seconds, that never goes back. It may leap: a process that was stopped
   for minutes finds all its checks overdue and pongs that it has not read yet. A check that is found
-  much too late is put off once instead, and then counted once.
+  much too late is put off once instead, and then counted once: a laptop that wakes up would else
+  count every gap that it slept through, and isolate all servers before it has read a pong
+  (`test_a_pause_of_minutes_isolates_nobody_and_counts_one_check`; planted bugs "a pause counts as
+  many checks" and "a pause leaves pongs no time").
 - A lost connection counts as one failed check at the next one, for the pong cannot come any more;
-  alone it isolates nobody.
+  alone it isolates nobody: a receiver that restarts is back in a second (planted bug "a connection
+  that is lost isolates").
 """
 
 import heapq
@@ -52,7 +62,7 @@ Action: TypeAlias = Ping | Isolate | Recover
 
 
 class CheckState(StrEnum):
-    """Where a server's check stands."""
+    """The state of a server's check; the text's two."""
 
     PING = "ping"
     """A ping is under way."""
@@ -61,19 +71,19 @@ class CheckState(StrEnum):
 
 
 class ServerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one server, for people and figures. Times are of the driver's clock."""
+    """The health of one server, to be shown and counted. Times are of the driver's clock."""
 
     server: str
     state: CheckState
     invalid_checks: int
-    """In a row, up to now."""
+    """Failed checks in a row, up to now."""
     isolated_since: float | None = None
     isolated_until: float | None = None
-    """It stays isolated until then at the least."""
+    """The earliest end of the isolation."""
     repeats: int = 0
-    """Times that it was isolated and that a healthy time has not made up for."""
+    """How often it was isolated, less what healthy times have made up for."""
     round_trip_s: float | None = None
-    """Of the last valid pong."""
+    """The round trip of the last valid pong."""
 
     @property
     def is_isolated(self) -> bool:
@@ -83,11 +93,11 @@ class ServerHealth(msgspec.Struct, frozen=True, kw_only=True):
 _REPEATS_MAX = 32
 """More doublings than this are longer than any isolation."""
 _REST_SHARE = 0.5
-"""Of the gap: so much time a pong has at the least when a check is put off."""
+"""The share of the gap that a pong has at the least when a check is put off."""
 
 
 class ServerCheck:
-    """One server; `Health` decides, this keeps count."""
+    """The counts of one server; `Health` decides."""
 
     __slots__ = (
         "healthy_since",
@@ -110,24 +120,24 @@ class ServerCheck:
     def __init__(self, name: str, *, ping_id: int, now: float) -> None:
         self.name = name
         self.phase = 0.0
-        """Its place in the gap, from 0 to 1: so not all are pinged at once."""
+        """Its place in the gap, from 0 to 1, so that not all servers are pinged at once."""
         self.ping_id = ping_id
         self.pinged_at = now
         self.is_awaiting = False
         self.is_lost = False
-        """Its connection was, since the last check or the last valid pong."""
+        """Its connection was lost since the last check or the last valid pong."""
         self.is_put_off = False
         self.invalid_checks = 0
         self.isolated_since: float | None = None
         self.repeats = 0
-        """Times that it was isolated, as of `healthy_since`."""
+        """How often it was isolated, as of `healthy_since`."""
         self.healthy_since = now
         self.valid_at = now
         """When a valid pong was taken last."""
         self.round_trip_s: float | None = None
         self.next_check = now
         self.wake = math.inf
-        """When there is something to do for it."""
+        """When its next check, or the end of its isolation, is due."""
 
     def isolated_until(self, rules: HaRules) -> float | None:
         """By the present rules: a time that was made shorter counts for those isolated already."""
@@ -137,7 +147,11 @@ class ServerCheck:
         return self.isolated_since + min(grown_ms, rules.isolation_longest_ms) / 1000
 
     def may_recover(self, rules: HaRules, now: float) -> bool:
-        """It has answered its last check, and its time is over."""
+        """Whether it has answered its last check and its time in isolation is over.
+
+        Both: a pong of half an hour ago does not bring back a server that is silent now
+        (`test_a_server_that_answered_too_early_and_no_more_stays_isolated`).
+        """
         until = self.isolated_until(rules)
         return until is not None and self.is_well and now >= until
 
@@ -152,7 +166,12 @@ class ServerCheck:
         return self.ping_id
 
     def take_pong(self, pong_id: int, now: float) -> bool:
-        """Whether it answers the ping under way; any other changes nothing."""
+        """Whether a pong answers the ping under way; any other changes nothing.
+
+        Ids go up by two and a pong is one above its ping, as in the text: a late pong, one that the
+        network doubled, and a ping that was reflected are all told from the right one (planted bugs
+        "a pong of an old ping is accepted" and "a doubled pong is taken again").
+        """
         if not self.is_awaiting or pong_id != self.ping_id + 1:
             return False
         self.is_awaiting = False
@@ -163,10 +182,12 @@ class ServerCheck:
         return True
 
     def faded_repeats(self, rules: HaRules) -> int:
-        """Each healthy time as long as the longest isolation makes up for one repeat.
+        """The repeats that are left: a healthy time of the longest isolation makes up for one.
 
-        It is counted up to the last valid pong: a server that is silent is not healthy, though it
-        is not isolated yet.
+        Without that, a server that failed five times last year would be isolated for the longest
+        time at its next failure (planted bug "the time in isolation does not fade"). Healthy time
+        ends with the last valid pong: a server that is silent is not healthy, though it is not
+        isolated yet.
         """
         healthy_s = self.valid_at - self.healthy_since
         if self.isolated_since is not None or healthy_s <= 0:
@@ -180,7 +201,7 @@ class ServerCheck:
         self.next_check = now + gap_s * (_REST_SHARE + self.phase)
 
     def hasten(self, gap_s: float, now: float) -> None:
-        """The gap has become another: the check comes no later than the new one has it."""
+        """The gap has changed: the check comes no later than the new gap has it."""
         self.next_check = min(self.next_check, now + gap_s * (_REST_SHARE + self.phase))
 
     def isolate(self, rules: HaRules, now: float) -> None:
@@ -204,11 +225,11 @@ class ServerCheck:
 
 
 _LATE_SHARE: Final = 0.25
-"""Of the gap: a check that is found later than this is put off."""
+"""The share of the gap: a check that is found later than this is put off."""
 
 
 class Health:
-    """Of all servers of one ring, known by their ring names."""
+    """The health of all servers of one ring, by their ring names."""
 
     def __init__(
         self, configuration: RingConfiguration, now: float, *, first_ping_id: int = 0
@@ -239,7 +260,7 @@ class Health:
 
     @property
     def due(self) -> float:
-        """When `tick` has something to do."""
+        """When `tick` has to be called next."""
         wakes = self._wakes
         while wakes and wakes[0][2].wake != wakes[0][0]:
             heapq.heappop(wakes)
@@ -249,14 +270,17 @@ class Health:
         return tuple(each.health(self._rules) for each in self._servers.values())
 
     def sent(self, name: str, now: float) -> list[Action]:
-        """Something is sent to the server: its check is made if it is due."""
+        """Something is sent to the server: makes its check if it is due, as in the text, where the
+        sender's calls alone drive the checks."""
         server = self._servers.get(name)
         if server is None or now < server.wake:
             return []
         return self._work(server, now)
 
     def tick(self, now: float) -> list[Action]:
-        """Make the checks that are due."""
+        """Makes the checks that are due, also where nothing is sent: the text's client finds out
+        that a server is dead when it next has something for it.
+        """
         if now < self.due:
             return []
         actions: list[Action] = []
@@ -265,7 +289,7 @@ class Health:
         return actions
 
     def pong(self, name: str, pong_id: int, now: float) -> list[Action]:
-        """The server said so; late, doubled and forged ones change nothing."""
+        """Takes a pong; late, doubled and forged ones change nothing."""
         server = self._servers.get(name)
         if server is None or not server.take_pong(pong_id, now):
             return []
@@ -283,7 +307,11 @@ class Health:
         return self.sent(name, now)
 
     def configure(self, configuration: RingConfiguration, now: float) -> list[Action]:
-        """Other servers, or other rules; a server that stays keeps all that is known of it."""
+        """Takes other servers, or other rules; a server that stays keeps its state.
+
+        A new version of the configuration, for one new server, must not let all isolated ones back
+        at once (planted bug "a reload forgets state").
+        """
         before, known = self._rules, self._servers
         self._rules = configuration.ha
         self._servers = {}
@@ -309,17 +337,22 @@ class Health:
         return self._rules.check_gap_ms / 1000
 
     def _added(self, name: str, phase: float, now: float) -> ServerCheck:
-        # A server that was removed and comes back takes no pong for a ping of its earlier time.
+        # Its ids go on behind all others: a server that was removed and comes back must not take a
+        # pong for a ping of its earlier time (planted bug "a server that comes back has its old
+        # ids").
         server = ServerCheck(name, ping_id=self._highest_ping_id, now=now)
         server.next_check = now + self._gap_s * phase
         return server
 
     def _isolated_max(self) -> int:
-        """One may always be: else a ring of few servers would never let a dead one go."""
+        """How many may be isolated: one at the least, since 10 % of a ring of three is none and a
+        dead server would stay for ever
+        (`test_no_more_than_a_share_is_isolated_but_always_one`)."""
         return max(1, len(self._servers) * self._rules.isolated_percent_max // 100)
 
     def _released(self, now: float) -> list[Action]:
-        """Fewer may be isolated than are: those that answered last are taken back first."""
+        """Takes servers back where more are isolated than may be: those that answered last come
+        first (planted bug "a reload leaves too many isolated")."""
         excess = self._isolated_count - self._isolated_max()
         if excess <= 0:
             return []
@@ -332,7 +365,7 @@ class Health:
         return actions
 
     def _work(self, server: ServerCheck, now: float) -> list[Action]:
-        """The server's `wake` has come."""
+        """Does what is due at a server's `wake`."""
         actions = self._recovered(server, now)
         if server.next_check <= now:
             actions += self._checked(server, now)
@@ -356,7 +389,8 @@ class Health:
             return []
         actions = self._judged(server, now)
         server.is_put_off = False
-        # From when it was due, so that servers keep their distances, and none is hurried.
+        # From the time at which it was due, so that servers keep their distances, and each pong has
+        # a whole gap of time.
         server.next_check = (now if is_late else server.next_check) + gap_s
         ping_id = server.ping(now)
         self._highest_ping_id = max(self._highest_ping_id, ping_id)
@@ -369,7 +403,7 @@ class Health:
         server.invalid_checks += 1
         server.is_lost = False
         if (
-            not server.is_awaiting  # its connection was lost, and nothing worse is known
+            not server.is_awaiting  # The pong came, and then the connection was lost.
             or server.isolated_since is not None
             or server.invalid_checks < self._rules.invalid_checks_max
             or self._isolated_count >= self._isolated_max()
@@ -391,6 +425,6 @@ class Health:
         self._pushes += 1
         heapq.heappush(self._wakes, (wake, self._pushes, server))
         if len(self._wakes) > 4 * len(self._servers) + 16:
-            # What is in it for an earlier wake is passed over, but should not pile up.
+            # Entries for earlier wakes are passed over; they must not pile up.
             self._wakes = [entry for entry in self._wakes if entry[2].wake == entry[0]]
             heapq.heapify(self._wakes)

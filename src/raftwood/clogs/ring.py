@@ -1,11 +1,18 @@
 """The server of a file: consistent hashing (ketama) point for point as twemproxy has it, and pins.
 
-Twemproxy's `hash: md5`, `distribution: ketama`. Each server has points on a circle of 32 bits, some
-160 of them, and a key goes to the server of the first point at or behind its hash. All is computed
-as twemproxy does it, in single precision where it does so: at 25 equal servers that is 156 points
-each, and in double precision keys would go elsewhere.
+Twemproxy's `hash: md5`, `distribution: ketama`, as clogs' text has it (section "Load balancing"): a
+server that leaves takes along the files that are its own, and by a hash modulo the number of
+servers nearly all files would move (`test_the_keys_of_other_servers_stay_when_one_is_isolated`).
 
-`Routing` applies pins first, then the ring of the live servers.
+Each server has points on a circle of 32 bits, some 160 of them, and a key goes to the server of the
+first point at or behind its hash. All is computed as twemproxy does it, in single precision where
+it does so: at 25 equal servers that is 156 points each, and in double precision keys would go
+elsewhere. Clients of two implementations beside each other would then ship one file to two servers
+(`test_two_thousand_keys_go_where_twemproxy_sends_them`; `test_the_vectors_catch` shows mistakes
+that these keys find).
+
+`Routing` applies pins first, then the ring of the live servers. Pins answer the drawback that the
+text ends with: that nobody can say where a file goes.
 """
 
 import struct
@@ -37,8 +44,9 @@ _FEW_NAMES: Final = 64
 
 
 def single(value: float) -> float:
-    """Rounded to single precision. After one operation on such numbers this is what a processor
-    gives that computes in single precision, since double has more than twice the digits."""
+    """A number rounded to single precision. After one operation on two such numbers the result is
+    that of a processor that computes in single precision: double has more than twice the digits, so
+    that rounding twice changes nothing."""
     rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
     return rounded
 
@@ -46,8 +54,9 @@ def single(value: float) -> float:
 def hashes_of_server(*, weight: int, total_weight: int, count: int) -> int:
     """How many hashes a server among `count` live ones gets: four points each.
 
-    From left to right, and rounded after every step, as twemproxy's compiler has it; what is added
-    at the end is in double precision there.
+    From left to right, and rounded after every step, as twemproxy's compiler does; the addition at
+    the end is in double precision there
+    (`test_equal_servers_have_156_points_where_single_precision_rounds_down`).
     """
     share = single(single(weight) / single(total_weight))
     points = single(single(share * POINTS_PER_SERVER) / POINTS_PER_HASH)
@@ -67,7 +76,7 @@ def _points_of(ring_name: str, hashes: int) -> tuple[int, ...]:
 
 
 def key_hash(name: str | bytes) -> int:
-    """Where a key stands on the circle."""
+    """A key's place on the circle."""
     if not name:
         return 0
     key = name if isinstance(name, bytes) else _encoded(name)
@@ -76,7 +85,8 @@ def key_hash(name: str | bytes) -> int:
 
 
 def _encoded(name: str) -> bytes:
-    """What came as bytes of another encoding, and was read with escapes, goes back to them."""
+    """A name as bytes. One that came as bytes of another encoding, and was read with escapes, goes
+    back to these: twemproxy hashes what the file system has."""
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -97,7 +107,7 @@ class Ring:
             for server in self.servers
         ]
         self.points: Final = tuple(POINTS_PER_HASH * each for each in hashes)
-        """How many each server has, in the servers' order."""
+        """The number of points of each server, in the servers' order."""
         # One number for a point and its owner: sorted by the point, and equal ones by the owner.
         circle = [
             point | owner
@@ -105,7 +115,7 @@ class Ring:
             for point in _points_of(server.ring_name, each)
         ]
         circle.sort()
-        # Whoever is behind the last point is at the first one.
+        # A key behind the last point belongs to the first one: it is a circle.
         circle.append(1 << 32 + _OWNER_BITS | circle[0] & _OWNER)
         self._circle: Final = circle
         self._arrays: tuple[Any, Any] | None = None
@@ -189,7 +199,8 @@ def hashed_part(name: str, hash_tag: str) -> str:
 
 
 class Routing:
-    """Of one configuration and one set of live servers: a change of either makes another one."""
+    """The routes of one configuration and one set of live servers; a change of either makes another
+    object, so that a batch is routed by one state and never by half of two."""
 
     __slots__ = ("_cache", "_hash_tag", "_pins", "_ring", "is_panic")
 
@@ -202,7 +213,8 @@ class Routing:
         self._ring: Final = Ring(servers or configuration.servers)
         self._hash_tag: Final = configuration.hash_tag
         by_name = {server.ring_name: server for server in self._ring.servers}
-        # A pin to a server that is not live counts for nothing: what is pinned must not wait.
+        # A pin to a server that is not live counts for nothing: a pinned file would wait while
+        # every other file goes on (`test_a_pin_to_a_server_that_is_not_live_counts_for_nothing`).
         self._pins: Final = {
             name: by_name[server]
             for name, server in configuration.pins.items()
@@ -215,7 +227,7 @@ class Routing:
         return self._ring
 
     def server_of(self, name: str) -> LogServer:
-        """Where a file of this name goes."""
+        """The server of a file of this name."""
         return self._cache.get(name) or self._found(name)
 
     def ring_name_of(self, name: str) -> str:

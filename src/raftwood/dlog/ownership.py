@@ -3,9 +3,13 @@
 The owner is a record in the metastore, under a lease of the process that owns: it goes away with a
 dead one. A process that has something to append where nobody owns the log claims it by
 compare-and-set, then opens the writer, which fences all before it. So the record only says whom to
-ask; fencing alone guarantees that there is one writer in the world.
+ask; fencing alone guarantees that there is one writer in the world (docs/decisions/0017). Nothing
+acked is lost if two processes both believe to be the owner: one of them is fenced, and the cost is
+a take-over. What these rules prevent is that they take the log from each other again and again, and
+that a log has an owner that does not serve it.
 
-A record's version is its claim: it goes up with each owner, and identifies late answers.
+A record's version is its claim: it goes up with each owner, and identifies late answers. Planted
+bugs are in `tests/kits/dlog/ownership_model.py`.
 """
 
 from enum import Enum, auto
@@ -14,19 +18,21 @@ import msgspec
 
 
 class LogOwner(msgspec.Struct, frozen=True):
-    """Who owns a log, and where it is reached."""
+    """The process that owns a log, and where it is reached."""
 
     name: str
     address: str
     lease: int
-    """A process that has lost its lease is somebody else under the next one."""
+    """Part of the owner: after a lost lease the same process is another owner, since others may
+    have owned the log in between.
+    """
 
 
 class OwnershipPhase(Enum):
-    """What this process is to the log."""
+    """This process's part in the log."""
 
     AWAY = auto()
-    """Not its owner; another one may be."""
+    """Not the owner; another process may be."""
     CLAIMING = auto()
     OPENING = auto()
     """The record is ours, the writer is being opened."""
@@ -34,7 +40,8 @@ class OwnershipPhase(Enum):
     LEAVING = auto()
     """The writer is being closed, then the record removed."""
     RESTING = auto()
-    """Something failed: no claim for a moment."""
+    """Something failed: no claim for a moment, or a log that cannot be opened would be claimed
+    thousands of times a second."""
 
 
 # Events
@@ -47,11 +54,11 @@ class LeaseBegan(msgspec.Struct, frozen=True):
 
 
 class LeaseEnded(msgspec.Struct, frozen=True):
-    """It was not renewed in time, by this process's own clock or the metastore's word."""
+    """The lease was not renewed in time, by this process's own clock or the metastore's answer."""
 
 
 class OwnerWanted(msgspec.Struct, frozen=True):
-    """Somebody here has something to append, and knows of nobody to ask."""
+    """A caller here has something to append, and no owner is known."""
 
 
 class OwnerSeen(msgspec.Struct, frozen=True):
@@ -63,13 +70,17 @@ class OwnerSeen(msgspec.Struct, frozen=True):
 
 
 class OwnerGone(msgspec.Struct, frozen=True):
-    """Where an owner was, nobody listens any more: its process has ended."""
+    """A connection to the owner was refused: its process has ended.
+
+    The lease alone would have everybody wait for it; where the guess is wrong, fencing settles it
+    (docs/decisions/0017).
+    """
 
     owner: LogOwner
 
 
 class ClaimAnswered(msgspec.Struct, frozen=True):
-    """The record's version; None where somebody was faster."""
+    """The record's version; None where another process was faster."""
 
     version: int | None
 
@@ -79,23 +90,23 @@ class ClaimUnknown(msgspec.Struct, frozen=True):
 
 
 class WriterOpened(msgspec.Struct, frozen=True):
-    """Under a claim."""
+    """The writer of a claim is open."""
 
     claim: int
 
 
 class WriterFailed(msgspec.Struct, frozen=True):
-    """It was fenced, broke, or could not be opened."""
+    """The writer of a claim was fenced, broke, or could not be opened."""
 
     claim: int
 
 
 class GiveBack(msgspec.Struct, frozen=True):
-    """Nobody has appended for long, or the process is to end."""
+    """There was no append for long, or the process is to end."""
 
 
 class WriterClosed(msgspec.Struct, frozen=True):
-    """In order, or not: nothing is under way any more."""
+    """The writer of a claim is closed, in order or not: nothing is under way any more."""
 
     claim: int
 
@@ -108,7 +119,7 @@ class RecordLeft(msgspec.Struct, frozen=True):
 
 
 class Rested(msgspec.Struct, frozen=True):
-    """The moment is over."""
+    """The moment that `Rest` asked for is over."""
 
 
 Event = (
@@ -143,44 +154,44 @@ class ReadOwner(msgspec.Struct, frozen=True):
 
 
 class OpenWriter(msgspec.Struct, frozen=True):
-    """Fence whoever wrote, and say when it is open."""
+    """Open the writer, which fences all before it; answered by `WriterOpened`."""
 
     claim: int
 
 
 class StopWriter(msgspec.Struct, frozen=True):
-    """At once: it may ack nothing from here on."""
+    """Stop the writer at once: it must ack nothing from here on."""
 
     claim: int
 
 
 class CloseWriter(msgspec.Struct, frozen=True):
-    """Wait for what is under way, and say when it is closed."""
+    """Wait for what is under way and close the writer; answered by `WriterClosed`."""
 
     claim: int
 
 
 class RemoveRecord(msgspec.Struct, frozen=True):
-    """If its version is still this; tried until it is certain."""
+    """Remove the record if its version is still this; tried until it is certain."""
 
     claim: int
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Say when a moment has passed."""
+    """Wait for a moment; answered by `Rested`."""
 
 
 Action = Claim | ReadOwner | OpenWriter | StopWriter | CloseWriter | RemoveRecord | Rest
 
 
 class Ownership:
-    """One log as one process, of this name, sees it."""
+    """One log, as the process of this name sees it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.phase = OwnershipPhase.AWAY
         self.owner: LogOwner | None = None
-        """As last seen; ourselves too."""
+        """The owner as last seen; it may be this process."""
         self.claim = 0
         """The version of our record, while we have one."""
         self._is_wanted = False
@@ -190,13 +201,13 @@ class Ownership:
         self._claiming: LogOwner | None = None
         self._as_of = 0
         self._record = 0
-        """The version of the record that `owner` is of; 0 where there is none."""
+        """The version of the record that names `owner`; 0 where there is none."""
         self._is_gone = False
         """Whether the process of `owner` has ended."""
 
     @property
     def elsewhere(self) -> LogOwner | None:
-        """Whom to ask; None where it is us, or nobody that could answer."""
+        """The other process to ask; None where this process owns the log, or no live one does."""
         owner = self.owner
         return None if owner is None or self._is_gone or owner.name == self._name else owner
 
@@ -230,11 +241,17 @@ class Ownership:
                 return self._of_writer(event)
 
     def _try(self) -> list[Action]:
-        """Open what is ours already; claim what nobody has."""
+        """Opens the writer where the record names this process; claims a log without an owner.
+
+        Never the log of a live owner: two processes with appends would take it from each other with
+        each append, and each take-over makes a ledger (planted bug "takes what others own").
+        """
         if self.phase is not OwnershipPhase.AWAY:
             return []
         if self._is_me():
-            # A claim that was never answered has been done all the same.
+            # A claim that was never answered was done all the same. Without this the log belongs
+            # to a process that does not know it, for as long as that process lives (planted bug
+            # "forgets lost answers").
             return self._open(self._record)
         if self.elsewhere is not None:
             self._is_wanted = False
@@ -248,25 +265,32 @@ class Ownership:
         return [OpenWriter(claim)]
 
     def _stop(self) -> list[Action]:
-        """A writer that is open, or on its way to be; the record is not ours any more."""
+        """Stops a writer that is open or about to be: the record is not this process's any more."""
         claim, self.claim, self._has_failed = self.claim, 0, False
         if self.phase is not OwnershipPhase.CLAIMING:
             self.phase = OwnershipPhase.AWAY
         return [StopWriter(claim)] if claim else []
 
     def _lease_ended(self) -> list[Action]:
+        # The record goes with the lease, and others claim the log. A writer that stayed open would
+        # be fenced with appends under way; stopped, it tells its callers to look for the new owner
+        # (planted bug "keeps writer without lease").
         self._me = None
         return self._stop()
 
     def _owner_seen(self, event: OwnerSeen) -> list[Action]:
         if event.as_of <= self._as_of:
-            return []  # it is late
+            # Watches and reads answer in any order: an older answer would bring back an owner that
+            # has gone (planted bug "believes old news").
+            return []
         self._as_of = event.as_of
         if event.version == self._record and event.owner == self.owner:
             return self._try()
         self.owner, self._record, self._is_gone = event.owner, event.version, False
         if self.phase is OwnershipPhase.CLAIMING:
-            return []  # the answer is on its way, and decides
+            return []  # The answer to the claim is on its way, and decides.
+        # Another process has claimed the log since: the writer here must stop, open or not (planted
+        # bug "goes on when superseded").
         if self.claim and self.claim != event.version:
             return [*self._stop(), *self._try()]
         return self._try()
@@ -280,15 +304,18 @@ class Ownership:
             return [ReadOwner(), Rest()]
         if event.version is None:
             return [ReadOwner()]
-        if event.version >= self._as_of:  # else it was taken from us before we heard of it
+        # A smaller version: the log was taken from this process before it heard of its own claim.
+        if event.version >= self._as_of:
             self._as_of = self._record = event.version
-            # Under a lease that has ended since, it is as good as gone.
+            # `_claiming` has the lease of the claim: if that has ended since, `_is_me` is false.
             self.owner, self._is_gone = self._claiming, False
         return self._try()
 
     def _of_writer(self, event: Event) -> list[Action]:
         match event:
             case WriterOpened(claim):
+                # A take-over may last longer than the claim that it was for: its writer is not the
+                # owner's any more (planted bug "takes late writer").
                 if claim != self.claim or self.phase is not OwnershipPhase.OPENING:
                     return [StopWriter(claim)]
                 self.phase, self._is_wanted = OwnershipPhase.OWNING, False

@@ -1,20 +1,29 @@
-"""`LogShardState`: what a log shard's entries lead to. No I/O, no clock.
+"""`LogShardState`: the state machine of a log shard. No I/O, no clock.
 
-Only metadata is kept: the records stay in the raft log. Which entries are records that a reader
-may see is decided here, once, when they are applied: an entry that was refused, for the lease or
-as a repetition, stands in the log as well, and is a hole for every reader.
+Logservice's text (section "RSM") asks of a state machine that equal input gives equal output. So
+only the entries count here, in their order. Planted bugs are in
+`tests/kits/logservice/simulation/mutants.py`.
+
+Only metadata is kept: the records stay in the raft log (the text's section "Truncation"). Which
+entries are records that a reader may see is decided here, once, when they are applied: an entry
+that was refused, for the lease or as a repetition, stands in the log as well, and is a hole for
+every reader. A store that decides when the entry is proposed does not know what was committed
+before it: a writer that lost the lease a moment ago, and an append that is sent again to the next
+leader, would both get through (docs/decisions/0009; planted bug "checks the lease when proposed").
 
 **Producers** (`ShardProducers`): the last sequences of each, so that a retry writes nothing twice.
-A producer numbers its records. Of its last `WINDOW` sequences it is known where each was written.
+A producer numbers its records. For its last `WINDOW` sequences it is known where each was written.
 An ordered producer's sequences begin with 1 and come without a gap; another's may come in any
 order within the window. What is kept depends on the entries alone, not on how they were cut into
-batches.
+batches: two replicas may apply the same entries in different batches, and must agree
+(`test_all_answers_are_the_naive_ones_however_entries_are_cut_into_batches`).
 
 **LSNs** (`LsnMap`). In a shard that began empty an entry's LSN is its index, and the map has no
 spans. In one that was restored from a backup each span says which entries have which LSNs, both
 without a gap. The entries between spans, such as those of an election while records were restored,
 have no LSN, and no reader sees them. The last span has no end once the restoring is done: from
-there on every entry has an LSN again.
+there on every entry has an LSN again. A user's checkpoint names an LSN: if a restore gave records
+new ones, each user would go on reading at the wrong place (docs/decisions/0011).
 """
 
 from bisect import bisect_right
@@ -103,7 +112,7 @@ class LsnMap:
         return self.spans[-1].index + self.spans[-1].count
 
     def add(self, index: int, lsn: int) -> None:
-        """The next entry that has an LSN, above all others."""
+        """Adds the next entry that has an LSN, above all others."""
         if self.spans:
             last = self.spans[-1]
             if last.index + last.count == index and last.lsn + last.count == lsn:
@@ -112,11 +121,11 @@ class LsnMap:
         self.spans.append(Span(index, lsn, 1))
 
     def go_on(self, index: int, lsn: int) -> None:
-        """From an entry on, each has the next LSN."""
+        """Gives each entry the next LSN, from an index on."""
         self.spans.append(Span(index, lsn, 0))
 
     def forget_below(self, lsn: int) -> None:
-        """Drop what is known of LSNs that nobody reads any more."""
+        """Drops spans of LSNs below the first that can be read."""
         del self.spans[: max(0, bisect_right(self.spans, lsn, key=_lsn_of_span) - 1)]
 
 
@@ -128,15 +137,18 @@ def _lsn_of_span(span: Span) -> int:
     return span.lsn
 
 
-# Constants and no settings: replicas that disagree on one of them would part.
+# Constants and no settings: two replicas with different ones would forget different producers, and
+# then answer the same repetition differently.
 WINDOW: Final = 1024
 """How many records a producer may have under way."""
 PRODUCERS_MAX: Final = 16_384
 RUNS_MAX: Final = 1 << 20
-"""Of all producers: where many write in turns, each record is a run of its own. A new producer
+"""Runs of all producers: where many write in turns, each record is a run of its own. A new producer
 takes the place of old ones; those that are there may go beyond it."""
 REFUSED: Final = 0
-"""In place of an LSN: the record came, and was refused for the lease."""
+"""In place of an LSN: the record came, and was refused for the lease. It is remembered, since its
+writer may send it again under a new lease and must get the same answer
+(`test_a_refused_record_stays_refused_when_it_is_repeated_under_a_new_lease`)."""
 
 
 class LsnRun(msgspec.Struct, array_like=True, gc=False):
@@ -158,7 +170,7 @@ class ShardProducer(msgspec.Struct, array_like=True):
     used: int
     """The index of its last entry."""
     kept: int
-    """As `used`, when it was last looked at for being forgotten."""
+    """The value of `used` when the producer was last looked at for being forgotten."""
     runs: list[LsnRun] = []
     """In order of their sequences."""
 
@@ -171,7 +183,7 @@ class ShardProducer(msgspec.Struct, array_like=True):
         return run.lsn_of(sequence) if sequence <= run.last else None
 
     def add_next(self, sequence: int, lsn: int) -> int:
-        """Note a sequence above all others; by how much the number of runs grew."""
+        """Notes a sequence above all others; returns by how much the number of runs grew."""
         self.top = sequence
         runs = self.runs
         if runs:
@@ -188,7 +200,7 @@ class ShardProducer(msgspec.Struct, array_like=True):
         return 1 - dropped
 
     def add_late(self, sequence: int, lsn: int) -> int:
-        """Note a sequence below the highest one; by how much the number of runs grew."""
+        """Notes a sequence below the highest one; returns by how much the number of runs grew."""
         position = bisect_right(self.runs, sequence, key=_first_of_run)
         self.runs.insert(position, LsnRun(sequence, sequence, lsn))
         return 1
@@ -209,7 +221,7 @@ class ShardProducers:
         self._known = known or {}
         self.get = self._known.get
         self.runs = sum(len(producer.runs) for producer in self._known.values())
-        """Of all of them."""
+        """The runs of all producers together."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -224,7 +236,10 @@ class ShardProducers:
         return producer
 
     def _forget_one(self) -> None:
-        """The first that was not used since it was last looked at."""
+        """Forgets the first producer that was not used since it was last looked at.
+
+        By index and not by time: a clock would differ between replicas.
+        """
         known = self._known
         while True:
             name, producer = next(iter(known.items()))
@@ -239,7 +254,7 @@ class ShardProducers:
 TSO_COUNT_MAX: Final = 1 << 32
 LEASES_KEPT: Final = 1000
 RESTORED_MAX: Final = 1 << 62
-"""What is restored leaves room for all that will ever be added to it in 64 bits."""
+"""The highest LSN of a restore: leaves room in 64 bits for all that will ever be appended."""
 _USER: Final = int(UpdateKind.USER)
 _unpack: Final = HEAD.unpack_from
 
@@ -254,7 +269,7 @@ class LogCommand(Protocol):
 
 
 class LeaseChange(msgspec.Struct, frozen=True, array_like=True):
-    """From an LSN on, another holds the lease."""
+    """A new leaseholder from an LSN on."""
 
     lsn: int
     holder: int
@@ -272,7 +287,7 @@ class LogShardInfo(msgspec.Struct, frozen=True):
     """A shard's figures."""
 
     first_lsn: int
-    """The first that can be read."""
+    """The first LSN that can be read."""
     next_lsn: int
     truncated_lsn: int
     required_lsn: int
@@ -284,11 +299,14 @@ class LogShardInfo(msgspec.Struct, frozen=True):
     sealed_lsn: int = 0
     """Where the log has ended, which is `next_lsn` then; 0 while it goes on."""
     appended_bytes: int = 0
-    """Of all records that there ever were."""
+    """Bytes of all records that there ever were."""
 
 
 class LogShardState:
-    """All of it is in the snapshot."""
+    """The state of a shard. All of it is in the snapshot: a replica that starts from one would
+    otherwise take a repetition for a new record, or show a hole as a record (planted bugs "leaves
+    producers out of snapshots" and "leaves holes out of snapshots").
+    """
 
     def __init__(self) -> None:
         self.applied = 0
@@ -302,16 +320,20 @@ class LogShardState:
         self.has_records = False
         """Whether any record was ever appended."""
         self.appended_bytes = 0
-        """Of all records that were ever appended."""
+        """Bytes of all records that were ever appended."""
         self.lsns = LsnMap()
         self.restore: RestoreState | None = None
         self.is_restoring = False
         self.offset = 0
-        """What an entry's LSN is above its index; 0 while records are restored."""
+        """The difference between an entry's LSN and its index; 0 while records are restored."""
 
     @property
     def first_lsn(self) -> int:
-        """The first LSN that can be read."""
+        """The first LSN that can be read.
+
+        `required` holds truncation back for a user that still has to read, such as a backup
+        (planted bug "ignores the required LSN").
+        """
         first = self.truncated + 1
         return min(first, self.required) if self.required else first
 
@@ -322,15 +344,20 @@ class LogShardState:
 
     @property
     def freeable_index(self) -> int:
-        """Up to here the log need not be kept."""
+        """The index up to which the log need not be kept.
+
+        The text's section "Truncation": what may be freed is what the user truncated, not what the
+        state machine applied. A log that is cut at the applied index loses records that the user
+        has not read yet (planted bug "cuts to the applied index").
+        """
         if self.is_restoring:
             return 0
         first, sealed = self.first_lsn, self.sealed_lsn
-        # Behind the end there is nothing that anybody reads.
+        # Behind the end of a sealed log there are refused entries alone.
         return self.applied if 0 < sealed <= first else self.lsns.index_from(first) - 1
 
     def info(self, *, next_lsn: int) -> LogShardInfo:
-        """Figures; which entry comes next only the raft group knows."""
+        """The shard's figures; the raft group knows which entry comes next."""
         return LogShardInfo(
             first_lsn=self.first_lsn,
             next_lsn=self.sealed_lsn or next_lsn,
@@ -354,7 +381,7 @@ class LogShardState:
         results: list[int | RaftwoodError] = []
         producers = self.producers
         find, add = producers.get, results.append
-        # The last record's: mostly the next one is its own as well, right behind it.
+        # The producer of the last record: mostly the next record is its own as well.
         producer, known = None, b""
         size = slow = 0
         for command in commands:
@@ -370,13 +397,13 @@ class LogShardState:
                 ):
                     if name != known:
                         producer, known = find(name), name
-                    # Not the first one: who has a record is no producer of a shard that may be
-                    # restored, or is being.
+                    # Not a producer's first record: a shard in which a producer has a record cannot
+                    # be restored any more, so that the short way needs no look at that.
                     if producer is not None and producer.top == sequence - 1 > 0:
                         lsn = index + self.offset
                         producer.used = lsn
                         run = producer.runs[-1]
-                        first_lsn = run.lsn  # of one that was refused: none
+                        first_lsn = run.lsn  # `REFUSED` where the run was refused
                         if (
                             first_lsn
                             and run.last == sequence - 1
@@ -390,14 +417,19 @@ class LogShardState:
                         continue
             add(self.apply(index, payload))
             slow += 1
-            known = b""  # it may have come now, or have been forgotten for another
+            # The producer may have come with this entry, or have been forgotten for another.
+            known = b""
         self.appended_bytes += size - HEAD_BYTES * (len(commands) - slow)
         if commands:
             self.applied = commands[-1].index
         return results
 
     def apply(self, index: int, payload: bytes) -> int | RaftwoodError:
-        """What an entry comes to: for a record its LSN, for others the number that was asked."""
+        """Applies an entry; returns a record's LSN, or the number that a command asked for.
+
+        Nothing here raises: an entry that one replica refuses to apply would stop all of them at
+        the same index, for ever. What is wrong is the entry's result.
+        """
         lsn = index + self.offset
         if len(payload) < HEAD_BYTES or payload[0] != VERSION:
             return self._unknown(lsn, "this is no entry of a log shard that this program knows")
@@ -408,7 +440,7 @@ class LogShardState:
                 return answer
         if kind == _USER:
             answer = self._append(lsn, name, sequence, holder, is_ordered=bool(flags & ORDERED))
-            if answer == lsn:  # and it is no repetition of another
+            if answer == lsn:  # Else it is a repetition, whose bytes were counted.
                 self.appended_bytes += len(payload) - HEAD_BYTES
             return answer
         if len(payload) != HEAD_BYTES + 8:
@@ -426,8 +458,10 @@ class LogShardState:
         return self._unknown(lsn, f"update {kind} is none that this program knows")
 
     def _unknown(self, lsn: int, message: str) -> InvalidInput:
-        """Whatever it looks like, it is no record to a reader."""
-        if not self.is_restoring:  # then it has no LSN
+        """Makes an entry that this program does not know a hole: no reader must take it for a
+        record (`test_what_is_no_entry_of_this_program_is_never_shown_as_a_record`).
+        """
+        if not self.is_restoring:  # During a restore it has no LSN.
             self._refuse(lsn, RecordKind.INTERNAL)
         return InvalidInput(message)
 
@@ -443,6 +477,9 @@ class LogShardState:
             if producer is None:
                 producer = self.producers.add(name, index)
             producer.used = index
+            # Sequences before the lease: an append that was stored under the last lease is answered
+            # with its LSN even if the lease has changed since. A refusal would make its writer
+            # store it once more elsewhere (docs/decisions/0012).
             if sequence != producer.top + 1:
                 answer = self._repeated(index, producer, sequence, is_ordered=is_ordered)
                 if answer is not None:
@@ -473,14 +510,22 @@ class LogShardState:
     def _repeated(
         self, index: int, producer: ShardProducer, sequence: int, *, is_ordered: bool
     ) -> int | RaftwoodError | None:
-        """The answer to a sequence that is not the next one; None where it is to be written."""
+        """The answer to a sequence that is not the next one; None where it is to be written.
+
+        A repetition gets the place of the first one, not its own (planted bugs "writes repetitions
+        again" and "answers repetitions with their own place").
+        """
         top = producer.top
         answer: int | RaftwoodError
         if sequence > top:
             if not is_ordered:
                 return None
+            # An ordered producer sends several records at once, and one in front may be lost on its
+            # way to a new leader. Those behind it are refused, or they would stand in the log in
+            # front of it once it is sent again (planted bug "takes sequences with gaps").
             answer = SequenceGap(f"sequence {top + 1} is due, not {sequence}", top + 1)
         elif sequence <= top - WINDOW:
+            # An error and not a guess: stored twice or lost, the producer has to be told.
             answer = SequenceForgotten(
                 f"sequence {sequence} is more than {WINDOW} behind {top}: whether and where it was "
                 "written is not known any more"
@@ -497,7 +542,7 @@ class LogShardState:
         return answer
 
     def answer_to(self, name: bytes) -> int | RaftwoodError | None:
-        """What came of a record, by `records.record_name`; None where that is not known."""
+        """The outcome of a record, by `records.record_name`; None where it is not known."""
         producer = None if self.is_restoring else self.producers.get(name[:PRODUCER_BYTES])
         sequence = int.from_bytes(name[PRODUCER_BYTES:], "big")
         if producer is None or not producer.top - WINDOW < sequence <= producer.top:
@@ -515,7 +560,7 @@ class LogShardState:
             holes.append(Hole(index, index, kind))
 
     def hole_at(self, lsn: int) -> RecordKind | None:
-        """What a user's entry is in place of a record; None for a record."""
+        """The kind of hole at a user's entry; None for a record."""
         holes = self.holes
         position = bisect_right(holes, lsn, key=_first_of_hole) - 1
         if position >= 0 and lsn <= holes[position].last:
@@ -523,7 +568,8 @@ class LogShardState:
         return None
 
     def has_holes(self, first: int, last: int) -> bool:
-        """Whether any entry of a range was refused."""
+        """Whether any entry of a range was refused: readers leave those out (planted bug "reads
+        refused entries")."""
         holes = self.holes
         position = bisect_right(holes, last, key=_first_of_hole) - 1
         return position >= 0 and holes[position].last >= first
@@ -533,7 +579,7 @@ class LogShardState:
     def _apply_restore(
         self, index: int, payload: bytes, flags: int, sequence: int, kind: int
     ) -> int | RaftwoodError | None:
-        """What comes of an entry that restores; None for one that has nothing to do with it."""
+        """Applies an entry that restores; None for one that has nothing to do with a restore."""
         if kind == _USER and flags & RESTORED:
             return self._restore_at(index, sequence, records=1, size=len(payload) - HEAD_BYTES)
         if kind == UpdateKind.FILL and len(payload) == HEAD_BYTES + 8:
@@ -552,7 +598,7 @@ class LogShardState:
             return InvalidInput("what begins a restore cannot be read")
         known = self.restore
         if known is not None and known.backup == begin.backup and not known.is_done:
-            return known.last_lsn  # It goes on where it was left.
+            return known.last_lsn  # The restore goes on where it broke off.
         is_empty = not self.has_records and not self.leases and not self.truncated and self.tso == 1
         if known is not None or not is_empty:
             return Conflict("only an empty shard can be restored from a backup: make a new one")
@@ -560,7 +606,9 @@ class LogShardState:
             return InvalidInput(f"a backup's LSNs and timestamps go up to {RESTORED_MAX}")
         self.truncated, self.required = begin.truncated_lsn, begin.required_lsn
         self.tso, self.holder = begin.tso, begin.holder
-        self.holes.clear()  # of entries whose LSNs are given to others now
+        # Their LSNs are given to restored records now: a hole that stayed would hide one
+        # (`test_what_was_refused_before_a_restore_hides_no_restored_record`).
+        self.holes.clear()
         self.restore = RestoreState(begin.backup, self.first_lsn - 1)
         self.is_restoring = True
         return self.restore.last_lsn
@@ -586,6 +634,8 @@ class LogShardState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
+        # The count is checked: a batch that was lost on the way would be a hole that nobody knows
+        # of (`test_a_repeated_batch_changes_nothing_and_a_lost_record_is_noticed`).
         is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
         if finish.records != state.records or not is_after:
             return Conflict(
@@ -597,7 +647,8 @@ class LogShardState:
         self.offset = finish.next_lsn - (index + 1)
         self.lsns.go_on(index + 1, finish.next_lsn)
         if self.holder == SEALED:
-            self.leases.append(LeaseChange(finish.next_lsn, SEALED))  # it ends where it did
+            # The log ends where it ended before it was backed up.
+            self.leases.append(LeaseChange(finish.next_lsn, SEALED))
         return finish.next_lsn
 
     # The rest
@@ -607,6 +658,9 @@ class LogShardState:
             return holder
         if holder > SEALED:
             return InvalidInput(f"leaseholder {holder} is above {SEALED}: give a smaller id")
+        # Only a larger id: two writers that take the lease from each other with old ids would both
+        # believe to have it
+        # (`test_only_a_larger_id_takes_the_lease_and_asking_twice_changes_nothing`).
         if holder < self.holder:
             return LeaseTooOld(
                 f"leaseholder {self.holder} has the log: only a larger id takes it over, "
@@ -619,6 +673,9 @@ class LogShardState:
         return holder
 
     def _truncate(self, index: int, lsn: int) -> int | RaftwoodError:
+        # Only a number changes here; the worker of each store frees what it allows later (the
+        # text's section "Truncation", step 1). It never falls: a truncation that comes late must
+        # not promise what is freed already.
         end = self.sealed_lsn or index
         if lsn >= end:
             return LsnPastEnd(
@@ -649,7 +706,7 @@ class LogShardState:
         return first
 
     def _forget_freed(self) -> None:
-        """Drop what is known of entries that nobody reads any more."""
+        """Drops holes, spans and leases of entries below the first that can be read."""
         first = self.first_lsn
         self.lsns.forget_below(first)
         position = bisect_right(self.holes, first - 1, key=_last_of_hole)

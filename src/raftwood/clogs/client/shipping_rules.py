@@ -1,4 +1,11 @@
-"""What the shipping rules move about: batches on their way, and a lane for each file."""
+"""The shipping rules, and what they move about: batches on their way, and a lane for each file.
+
+clogs' text routes each message by its file's name (section "Load balancing") and accepts that some
+are lost while a server is isolated ("High availability"). Here a batch is stored once, behind the
+file's earlier ones, whichever servers it goes by (docs/decisions/0028). One rule carries that: a
+batch that was sent and not answered is in doubt, and may go nowhere but to the place that it was
+sent to. Planted bugs are in `tests/kits/clogs/shipping_model/mutants.py`.
+"""
 
 import heapq
 from collections import deque
@@ -223,6 +230,10 @@ class ShippingRules:
         """
         if entry.is_stored:
             return []  # it was sent twice, and both were answered
+        # An ack counts however late it comes, and of whichever attempt: the batch is stored
+        # (planted bug "a late ack counts for nothing"). Batches are over in order all the same: a
+        # caller that hears of the second believes that the first is stored (planted bug "acks count
+        # in any order").
         entry.is_stored = True
         over: list[QueuedBatch] = []
         while lane.queue and lane.queue[0].is_stored:
@@ -241,6 +252,10 @@ class ShippingRules:
     def moved(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
         """The place takes no more, and has not stored the batch: the next one is asked for."""
         if self._is_in_flight(lane, entry, attempt):
+            # The place has ended without this batch, and so without those behind it: they are in
+            # doubt no more. Those in front of it may be stored there, and keep the place (planted
+            # bugs "a place that takes no more is kept" and "the file goes on at a place that has
+            # ended").
             ended = entry.place
             behind = lane.queue.index(entry)
             for at, each in enumerate(lane.queue):
@@ -256,6 +271,9 @@ class ShippingRules:
         """No answer, or one that says to try again: the batch may be stored or not. Without an
         entry, nothing came of what was asked.
         """
+        # The batch keeps its place. With a new place it could be stored a second time: the answer
+        # alone may be lost (planted bug "a place changes while a batch is in doubt"). A failure of
+        # an earlier attempt says nothing of this one (planted bug "a stale failure counts").
         if entry is not None:
             if self._is_in_flight(lane, entry, attempt):
                 self._windows.pop(lane.server, None)
@@ -291,6 +309,9 @@ class ShippingRules:
         if entry.is_dropped:
             self._offer(lane)
             return []
+        # Lines that a tailer keeps come again in their order. If those behind the refused batch
+        # went on without it, they would stand in front of it then (planted bug "what is behind a
+        # refused batch goes on without it").
         at = lane.queue.index(entry)
         behind = [] if entry.is_keepable else list(lane.queue)[at + 1 :]
         over = [entry, *(each for each in behind if not each.is_keepable)]
@@ -307,6 +328,8 @@ class ShippingRules:
 
     def dropped(self, entry: QueuedBatch) -> None:
         """The entry, which was never sent, is given up."""
+        # A batch that was sent may be stored at any time: its caller would hear that it was
+        # dropped, and find it stored (planted bug "a batch that was sent is dropped").
         if entry.was_sent:
             raise InvariantViolated(f"a batch of {entry.name} that was sent is dropped")
         entry.is_dropped = True
@@ -475,6 +498,10 @@ class ShippingRules:
                 self._send(lane, entry, entry.batch, actions)
 
     def _may_follow(self, lane: FileLane, entry: QueuedBatch) -> bool:
+        # A receiver stores what follows only behind the one in front of it, which it knows by
+        # producer and sequence and at one place. At another place nobody holds this batch back
+        # while the one in front is lost (planted bug "a batch follows to a place that it was not
+        # sent to").
         last, batch = lane.last, entry.batch
         return (
             last is not None

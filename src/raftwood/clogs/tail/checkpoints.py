@@ -1,4 +1,10 @@
-"""Checkpoints of followed files: which file it is, how far it is stored, which batches may be sent.
+"""Checkpoints of followed files: identity, how far each is stored, which batches may be sent.
+
+An offset alone cannot ship lines once. Moved before the ack, it loses a batch in a crash (planted
+bug "an offset that moves before the ack"); moved after it, it ships one twice. So a batch's name
+and range are durable before it is sent, as an intent (planted bug "an intent that is not awaited").
+After a crash the same bytes are made into the same batch under the same name, which receivers know
+if they have it (planted bug "a resumed batch under a new name").
 
 `FileCheckpoints` keeps them in a segment log: a group for each file, its state the latest
 checkpoint. Group 0 says that a tailer has run here before: so files that are there when it first
@@ -17,12 +23,12 @@ from raftwood.base.files import Buffer
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
 HEAD_BYTES: Final = 1024
-"""The beginning of a file that tells whether it still is the same."""
+"""How many of a file's first bytes tell whether it is still the same file."""
 VERSION: Final = 1
 
 
 class FileIdentity(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Which file it is on this machine, whatever its name."""
+    """A file's identity on this machine, independent of its name."""
 
     device: int
     inode: int
@@ -36,9 +42,9 @@ class FoundFile(msgspec.Struct, frozen=True):
     size: int
     mtime_ns: int
     is_matched: bool = True
-    """By a glob; else it was looked for, as it once was."""
+    """Whether a glob matched the path; else the file was looked for by its inode."""
     target: str = ""
-    """Where a symbolic link leads to."""
+    """The target of a symbolic link."""
 
 
 class FileLook(msgspec.Struct, frozen=True):
@@ -48,15 +54,19 @@ class FileLook(msgspec.Struct, frozen=True):
     size: int
     mtime_ns: int
     links: int
-    """0: it has no name any more, and is gone once it is closed."""
+    """The number of names; 0: the file has none any more, and is gone once it is closed."""
     head: bytes = b""
     """Its first bytes, up to `HEAD_BYTES`."""
     birth_ns: int = 0
-    """When it was made; 0 where nobody asked, or the file system does not tell."""
+    """When it was made; 0: not asked for, or the file system does not tell."""
 
 
 class FileHead(msgspec.Struct, frozen=True, array_like=True):
-    """Of the bytes that were read, the first ones: as much as is needed to know the file again."""
+    """The hash of the first bytes that were read, by which the file is known again.
+
+    Only of bytes that were read: a file that is written slowly has a longer beginning each time,
+    and would be taken for another.
+    """
 
     length: int = 0
     hash: int = 0
@@ -84,25 +94,26 @@ class BatchIntent(msgspec.Struct, frozen=True, array_like=True):
     """How often the file had been cut when they were read."""
     codec: Codec
     rules: int
-    """Digest of the rules that made it; others make another batch, under the same name."""
+    """Digest of the rules that made the batch. Other masking rules would make other bytes under the
+    same name; a receiver that has the first ones would ack the second ones unseen."""
     begins_mid_line: bool = False
-    """What is before it in its line was shipped as a line of its own."""
+    """The beginning of its first line was shipped before, as a line of its own."""
     ends_mid_line: bool = False
 
 
 class FileCheckpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What is durable about a file. All before `offset` is stored; intents follow, in order."""
+    """The durable state of a file. All before `offset` is stored; intents follow, in order."""
 
     version: int = VERSION
     identity: FileIdentity
     path: str
-    """Where it was seen last."""
+    """The path where it was seen last."""
     folder: str
-    """Where its target is, symbolic links followed: to be found there under another name."""
+    """The folder of its target, symbolic links followed: rotation renames it there."""
     name: str
-    """What it is shipped as."""
+    """The name under which it is shipped."""
     home: str
-    """The path that its name is of."""
+    """The path that its name was made from."""
     offset: int = 0
     is_mid_line: bool = False
     cuts: int = 0
@@ -151,7 +162,7 @@ class FileCheckpoints:
 
     @property
     def is_new(self) -> bool:
-        """No tailer has been at work with this state."""
+        """Whether no tailer has worked with this state yet."""
         return _BEGUN not in self._log.groups()
 
     def load(self) -> dict[int, FileCheckpoint]:
@@ -163,7 +174,11 @@ class FileCheckpoints:
         return found
 
     async def begin(self, checkpoints: dict[int, FileCheckpoint]) -> None:
-        """Durable at once: where the files that are there at first are begun."""
+        """Stores where the files that are there at first are begun; durable on return.
+
+        The mark of group 0 comes last: after a crash in between, the tailer begins anew, and does
+        not take the files that it had not come to for new ones.
+        """
         records: list[Record] = [
             SetState(number, encode_checkpoint(each)) for number, each in checkpoints.items()
         ]
@@ -172,20 +187,25 @@ class FileCheckpoints:
         await self._log.commit(SetState(_BEGUN, b""))
 
     def save(self, number: int, checkpoint: FileCheckpoint) -> asyncio.Event:
-        """Write a checkpoint; the event is set once it is durable."""
+        """Writes a checkpoint; the event is set once it is durable: a batch waits for that before
+        it is sent.
+        """
         durable = asyncio.Event()
         self._log.write((SetState(number, encode_checkpoint(checkpoint)),), durable.set)
         return durable
 
     def note(self, number: int, checkpoint: FileCheckpoint) -> None:
-        """Write a checkpoint that outlives this process, and is durable with the next one saved."""
+        """Writes a checkpoint that outlives this process, and is durable with the next one saved.
+
+        For acks: one that a power cut takes back only makes its batch go again under its name.
+        """
         self._log.write((SetState(number, encode_checkpoint(checkpoint)),), written=_nothing)
 
     def drop(self, number: int) -> None:
         try:
             self._log.write((DropGroup(number),), written=_nothing)
         except NotFound:
-            return  # nothing of it was ever saved
+            return  # No checkpoint of the file was ever saved.
 
 
 def _nothing() -> None: ...

@@ -1,11 +1,18 @@
-"""Whose bytes are these? What a tailer does about files that are renamed, cut, replaced and gone.
+"""The rules of a tailer for files that are renamed, cut, replaced and gone.
 
-Observations go in, actions come out; no I/O, no clock. A file is its device and inode for as long
-as the first bytes that were read of it stay the same:
+Observations go in, actions come out; no I/O, no clock. The danger is to take the bytes of one file
+for another's: then lines are skipped, or shipped twice under other names. A path does not tell,
+since rotation gives it to another file every night. An inode does not tell alone, since file
+systems give a freed one to the next file at once. So a file is its device and inode for as long as
+the first bytes that were read of it stay the same (planted bugs "an inode that is used again is
+taken for what it was" and "an inode that is used again unnoticed" in
+`tests/kits/clogs/tail/mutants.py`):
 
 - *Renamed*: read to its end, also while its writer still appends, then the file that has its path
-  now. Until then it keeps the name under which it was found; after that, where a glob matches its
-  new path, it has that one's.
+  now. In any other order the new file's lines come in front of the old one's last ones (planted
+  bugs "a successor that does not wait" and "a rotated file that is dropped early"). Until then it
+  keeps the name under which it was found; after that, where a glob matches its new path, it has
+  that one's.
 - *Cut* (smaller than what was read of it, or another beginning, while it is held open): begun anew.
 - *Inode used again* (another birth or beginning, found while it was not held open): another file.
 - *Deleted*: read to its end through the open descriptor, then forgotten.
@@ -27,7 +34,7 @@ _REPLACED = "its inode is another file's by now"
 
 
 class FileVerdict(Enum):
-    """What an open file is to the one that is followed."""
+    """How an open file relates to the one that is followed."""
 
     SAME = auto()
     CUT = auto()
@@ -39,7 +46,12 @@ class FileVerdict(Enum):
 
 
 def judged(file: FollowedFile, look: FileLook, *, is_held: bool) -> FileVerdict:
-    """`is_held`: the descriptor was open all the time since the file was last read."""
+    """Compares a look into a file with the one that is followed.
+
+    `is_held`: the descriptor was open all the time since the file was last read, so that the inode
+    cannot have been used again. Another beginning then means that the file was cut and written
+    anew; its intents are about bytes that are gone.
+    """
     if look.identity != file.identity:
         return FileVerdict.ELSEWHERE
     if file.birth_ns and look.birth_ns and file.birth_ns != look.birth_ns:
@@ -57,14 +69,15 @@ class RefuseFile(msgspec.Struct, frozen=True):
 
 
 class ForgetFile(msgspec.Struct, frozen=True):
-    """The file is of no interest any more; intents that it still has are of unknown fate."""
+    """The file is done with. Batches of intents that it still has may be stored or not: their bytes
+    are gone, and they cannot be made again."""
 
     file: FollowedFile
     reason: str
 
 
 class CloseFile(msgspec.Struct, frozen=True):
-    """Read to its end; it is known for a while in case it comes back."""
+    """The file was read to its end; it is known for a while in case it comes back."""
 
     file: FollowedFile
 
@@ -76,7 +89,7 @@ class BeginFile(msgspec.Struct, frozen=True):
 
 
 class CheckFile(msgspec.Struct, frozen=True):
-    """The file may be another one, which has got its inode: only a look into it tells."""
+    """The inode may be another file's by now: only a look into it tells."""
 
     file: FollowedFile
 
@@ -91,7 +104,12 @@ Action = RefuseFile | ForgetFile | CloseFile | BeginFile | CheckFile | MissFile
 
 
 def forced(file: FollowedFile, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
-    """What of the end of a file is taken though more may come."""
+    """What is taken of the end of a file although more may come.
+
+    A line without its newline is half a line, and is shipped as one only when its writer has been
+    silent for long: a write that is seen half-way would make two lines of one
+    (`test_a_line_without_its_newline_waits_until_it_is_forced`).
+    """
     idle_ms = now_ms - file.grown_ms
     is_over = file.left_ms is not None and (
         now_ms - max(file.left_ms, file.grown_ms) >= settings.grace_ms
@@ -114,7 +132,7 @@ def wants_reading(file: FollowedFile, force: Forced) -> bool:
 
 
 class Roster:
-    """All files that are followed."""
+    """All files that are followed, by inode, by name and by path."""
 
     def __init__(self, settings: TailSettings, producer_of: ProducerOf) -> None:
         self._settings = settings
@@ -124,7 +142,7 @@ class Roster:
         self._by_identity: dict[FileIdentity, FollowedFile] = {}
         self._by_name: dict[str, list[FollowedFile]] = {}
         self._at: dict[str, FollowedFile] = {}
-        """By the path where a file was seen last; the one that was seen there last."""
+        """The file that was last seen at each path."""
         self._refused: dict[str, None] = {}
         self._scans = 0
         self.touched: dict[str, None] = {}
@@ -133,15 +151,16 @@ class Roster:
     # From the state and from scans
 
     def restore(self, number: int, checkpoint: FileCheckpoint, *, now_ms: int) -> list[Action]:
-        """A file that an earlier life followed, in order of numbers; it is to be found again."""
+        """Takes over a file that an earlier process followed, in order of numbers."""
         actions: list[Action] = []
         before = self._by_identity.get(checkpoint.identity)
         if before is not None:
-            # That life was ended before it could forget the file whose inode was used again.
+            # That process was killed before it could forget the file whose inode was used again:
+            # the later one has it (`test_of_two_files_with_one_inode_the_later_one_is_restored`).
             actions.append(self._forget(before, _REPLACED))
         producer = self._producer_of(number, checkpoint.identity)
         file = FollowedFile(number, checkpoint, producer, now_ms=now_ms)
-        with suppress(InvalidConfiguration):  # the rule may be another one by now
+        with suppress(InvalidConfiguration):  # The rule for names may have changed since.
             file.next_name = self._settings.name_of(file.home)
         self._next_number = max(self._next_number, number + 1)
         self._add(file)
@@ -159,7 +178,9 @@ class Roster:
         ]
 
     def scanned(self, found: Iterable[FoundFile], *, now_ms: int) -> list[Action]:
-        """What a scan saw. Matches come before what was looked for; one file counts once."""
+        """Takes what a scan saw. Matches come before files that were looked for by inode; a file
+        counts once, however many globs and links lead to it
+        (`test_a_file_is_followed_once_however_many_paths_lead_to_it`)."""
         actions: list[Action] = []
         seen: dict[FileIdentity, FoundFile] = {}
         for each in found:
@@ -190,8 +211,9 @@ class Roster:
         *,
         now_ms: int,
     ) -> list[Action]:
-        """What is at some paths now, of which those with an origin had another one before: such a
-        file is followed though no glob has its path any more.
+        """Takes what is at some paths now. A path with an origin was renamed: its file is followed
+        though no glob matches it any more, or the lines that were written just before the rename
+        would be lost (planted bug "a move whose origin is forgotten").
         """
         actions: list[Action] = []
         seen: dict[FileIdentity, FoundFile] = {}
@@ -214,7 +236,9 @@ class Roster:
             is_wanted = found.is_matched or bool(origin)
             is_doubtful = is_wanted and file is not None and _may_be_other(file, found, origin)
             if file is not None and is_doubtful and not file.read_to and not file.intents:
-                # Nothing is known of it but the inode, which may be another file's by now.
+                # Nothing was read of the file, so that no beginning can tell it from the next one
+                # with the inode: begun anew, nothing is lost
+                # (`test_an_inode_of_which_nothing_was_read_is_begun_anew_at_another_path`).
                 actions.append(self._forget(file, ""))
                 file = None
             if file is not None:
@@ -227,16 +251,16 @@ class Roster:
         return actions
 
     def path_of(self, identity: FileIdentity) -> str:
-        """Where the file was seen last; empty where it is not followed."""
+        """The path where the file was seen last; empty where it is not followed."""
         file = self._by_identity.get(identity)
         return "" if file is None else file.path
 
     def at(self, path: str) -> FollowedFile | None:
-        """The file that was seen there last."""
+        """The file that was seen at a path last."""
         return self._at.get(path)
 
     def replace(self, file: FollowedFile, *, now_ms: int) -> list[Action]:
-        """The inode is another file's now: the one that was followed is gone."""
+        """Forgets a file whose inode is another's now, and begins that one."""
         actions: list[Action] = [self._forget(file, _REPLACED)]
         found = FoundFile(file.path, file.identity, file.size, file.mtime_ns)
         if file.is_matched or file.origin:
@@ -251,8 +275,10 @@ class Roster:
     def turn(self, name: str) -> list[FollowedFile]:
         """The files of one name that may be read now, in order.
 
-        Those that lost the name come first: what is in them is older. The next waits until they
-        are settled, unless they are overdue.
+        Files that lost the name come first: what is in them is older. The next waits until they
+        are settled, unless they are overdue: a writer that never lets go of the old file must not
+        stop the new one for ever
+        (`test_a_file_that_keeps_growing_without_its_name_holds_its_successor_up_only_so_long`).
         """
         ready: list[FollowedFile] = []
         files = [file for file in self.of_name(name) if file.rested_ms is None]
@@ -265,8 +291,10 @@ class Roster:
         return ready + sorted(live, key=lambda file: file.served)
 
     def settle(self, file: FollowedFile, *, now_ms: int, is_last: bool = False) -> list[Action]:
-        """Whether a file that lost its name is done with; `is_last` waits for nobody. While a lane
-        of its name runs, nobody asks.
+        """Settles a file that lost its name, once it is done with; `is_last` waits for no writer.
+
+        Not called while a lane of its name runs: a batch that is under way belongs to the name that
+        the file had (`test_a_renamed_file_that_is_under_way_is_not_settled`).
         """
         settings = self._settings
         if file.rested_ms is not None:
@@ -276,7 +304,7 @@ class Roster:
                 self._call(file, file.next_name)
             return []
         if not file.is_at_end:
-            # One that cannot be read holds nobody up for ever.
+            # A file that cannot be read must not hold its successor up for ever.
             file.is_overdue |= bool(file.problem) and now_ms - file.left_ms >= settings.grace_ms_max
             return []
         if file.caught_up_ms is None:
@@ -292,7 +320,7 @@ class Roster:
         return [CloseFile(file)]
 
     def _rename(self, file: FollowedFile) -> list[Action]:
-        """It has the name of its path from now on."""
+        """Gives a file the name of its present path."""
         try:
             name = self._settings.name_of(file.path)
         except InvalidConfiguration as error:
@@ -313,13 +341,14 @@ class Roster:
     # Parts of a scan
 
     def _take_device(self, file: FollowedFile, identity: FileIdentity) -> None:
-        """Devices may have other numbers after a restart; path and inode stay."""
+        """Takes over another device number: after a reboot disks are numbered anew, path and inode
+        stay. Without this every file would be shipped again from its beginning."""
         del self._by_identity[file.identity]
         file.identity = identity
         self._by_identity[identity] = file
 
     def _begin(self, found: FoundFile, now_ms: int, *, home: str = "") -> Iterator[Action]:
-        """`home` is the path of a glob that it had before."""
+        """Begins a file; `home` is the path by which a glob matched it before it was renamed."""
         home = home or found.path
         if len(self.files) >= self._settings.files_max:
             yield from self._refuse(
@@ -350,7 +379,7 @@ class Roster:
         yield BeginFile(file)
 
     def _refuse(self, path: str, reason: str) -> Iterator[Action]:
-        """Told once."""
+        """Refuses a path, and tells so once."""
         if path not in self._refused:
             if len(self._refused) >= self._settings.files_max:
                 self._refused.clear()
@@ -383,7 +412,8 @@ class Roster:
             elif not self._scans and not file.is_at_end:
                 yield MissFile(file)
         elif file.left_ms is None:
-            self._leave(file, now_ms)  # it is looked for under other names before the next scan
+            # The next scan looks for its inode under other names before it counts as gone.
+            self._leave(file, now_ms)
         elif not file.is_held:
             file.rested_ms = now_ms
             if not file.is_at_end:

@@ -1,7 +1,11 @@
 """The auditor: repairs the ledgers of bookies that are away for long, or have begun anew.
 
+Without it a ledger keeps a copy less until an operator notices, and the next lost disk may be the
+last copy (`test_the_ledgers_of_a_bookie_that_is_away_are_copied_to_another_one`).
+
 Every bookie's process has one, and the one with the record `dlog/auditor`, under a lease, works.
-Two that work at once do no harm: each ledger is changed by compare-and-set.
+The lease only saves work. Two that work at once do no harm: each ledger is changed by
+compare-and-set.
 """
 
 import asyncio
@@ -35,7 +39,11 @@ Repairing = Callable[[BookieId], Awaitable[list[RepairedLedger]]]
 async def repaired(
     store: MetaStore, bookie: BookieId, repairing: Repairing
 ) -> list[RepairedLedger]:
-    """Repair a bookie; it is no longer noted as one that began anew where all went well."""
+    """Repairs a bookie, and removes the note that it began anew if all ledgers went well.
+
+    One ledger with a problem keeps the note: the bookie may lack entries of that one, and must go
+    on doubting.
+    """
     version = await limbo_version(store, bookie)
     results = await repairing(bookie)
     if not any(each.problem for each in results):
@@ -44,7 +52,7 @@ async def repaired(
 
 
 class AuditRules:
-    """Which bookie is to be repaired, from one look after the other; no I/O."""
+    """Decides which bookies are to be repaired, from one look after the other; no I/O."""
 
     def __init__(self, *, after_ms: float) -> None:
         self._after_ms = after_ms
@@ -60,8 +68,13 @@ class AuditRules:
         running: Sequence[BookieId],
         in_limbo: Sequence[BookieId],
     ) -> list[BookieId]:
-        """Those that were away at every look for so long, and those that run without what they
-        had; each once in that time, or sooner where a repair did not go well.
+        """The bookies that are due: away at every look for so long, or running without their data.
+
+        A restart or a short cut of the network must not set off the copying of all of a bookie's
+        entries, which takes the load of the disks that are left: so one look that finds the bookie
+        begins the count anew
+        (`test_a_bookie_is_due_once_it_was_away_at_every_look_for_long_enough`). Each is due once in
+        that time, or sooner where a repair did not go well.
         """
         here = set(running)
         self._away_since = {
@@ -72,8 +85,10 @@ class AuditRules:
         return [each for each in due if now_ms >= self._not_before.get(each, now_ms)]
 
     def repaired(self, bookie: BookieId, *, now_ms: float, is_whole: bool) -> None:
-        """The next time is as far away as the first one was; where something is left to be done,
-        it comes soon, and then less and less often.
+        """Sets the next time: after the usual wait, or sooner where something is left to be done,
+        and then less and less often. A ledger whose only intact copies are away cannot be helped by
+        asking ten times a second
+        (`test_what_could_not_be_repaired_is_tried_again_soon_and_then_less_often`).
         """
         wait_ms = self._after_ms
         retry_ms = self._retry_ms.pop(bookie, min(self._after_ms, LEASE_MS))
@@ -139,12 +154,12 @@ class Auditor:
                 if self._is_leading:
                     await self.look()
                 else:
-                    self._under_replicated.clear()  # It is another one's to tell.
+                    self._under_replicated.clear()  # Another process shows these figures now.
             except RaftwoodError as error:
                 _log.warning("no look for bookies that are away", reason=error.message)
 
     async def _lead(self) -> bool:
-        """Whether this one works: the record is its own, under a lease that lives."""
+        """Whether this process works: the record is its own, under a lease that lives."""
         store = self._store
         if self._lease:
             try:

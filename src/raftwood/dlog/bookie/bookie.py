@@ -147,11 +147,11 @@ class Bookie:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether it began anew, and its ledgers were not all repaired."""
+        """Whether the bookie began anew, and its ledgers were not all repaired yet."""
         return self._limbo.doubts_below > 0
 
     async def end_doubts(self) -> None:
-        """All ledgers were repaired: what is not here is not missed."""
+        """Notes that all ledgers were repaired: an entry that is not here never was."""
         self._limbo.doubts_below = 0
         await self._save_limbo()
 
@@ -165,7 +165,7 @@ class Bookie:
         return self._waits.count
 
     def ledgers(self) -> list[int]:
-        """All that it has anything of, in order."""
+        """All ledgers of which the bookie has an entry or a note, in order."""
         return sorted(self._ledgers)
 
     def ledger_count(self) -> int:
@@ -182,7 +182,11 @@ class Bookie:
     def add(
         self, packed: Buffer, *, master_key: bytes, is_recovery: bool = False
     ) -> RaftwoodError | None:
-        """Take an entry; None: it is there, and acked once it is durable."""
+        """Takes an entry; None: it is there, and acked once it is durable.
+
+        The ack waits for the sync: an ack quorum in one rack loses its power together, and the
+        entry would be on no disk (planted bug "an ack comes before the sync").
+        """
         try:
             ledger, entry, last_confirmed = checked_head(packed)
             if ledger < self._limbo.refuses_below:
@@ -197,6 +201,8 @@ class Bookie:
                 if refusal is not None:
                     return refusal
                 index = held.index
+                # Acked again without a look at the bytes: only the writer, or a recovery with the
+                # writer's own bytes, can have stored the entry under this key.
                 if index.arrival_of(entry):
                     self.counts.repeated += 1
                     return None
@@ -234,7 +240,9 @@ class Bookie:
     async def fence(self, ledger: int, master_key: bytes) -> None:
         """Refuse the ledger's writer from now on; durable when it returns.
 
-        A ledger that the bookie knows nothing of is fenced too: its writer may come yet.
+        A ledger that the bookie knows nothing of is fenced too: the bookie counts as one that lacks
+        the entry, and the old writer's first add may be on its way here. Durable before the answer:
+        a recovery that counts this bookie must be able to rely on it after a power cut.
         """
         held = self._ledgers.get(ledger)
         if held is None or not held.note.is_fenced:
@@ -247,7 +255,11 @@ class Bookie:
     async def write_last_confirmed(
         self, ledger: int, last_confirmed: int, master_key: bytes
     ) -> None:
-        """Publish how far readers may read; an older word than the last changes nothing."""
+        """Publishes how far readers may read; a smaller number than the last changes nothing.
+
+        Synced before the answer: the writer acks on it, and what readers saw must not go back after
+        a restart (docs/decisions/0031).
+        """
         if not -1 <= last_confirmed < ENTRY_MAX:
             raise InvalidInput(f"{last_confirmed} is no entry's number")
         held = self._ledgers.get(ledger)
@@ -341,7 +353,8 @@ class Bookie:
         """
         held = self._ledgers.get(ledger)
         if held is not None and held.last_confirmed <= after and len(held.index):
-            # After a restart, nothing has been heard yet from the entries that are here.
+            # After a restart the number is not in memory yet: the newest entry's head has it. A
+            # tail would otherwise wait although there is more to read.
             head = HEAD.unpack_from(await self.read(ledger, -1))
             held.last_confirmed = max(held.last_confirmed, head[2])
         if held is None or held.last_confirmed <= after:
@@ -351,7 +364,7 @@ class Bookie:
 
     def _arrival_of(self, ledger: int, entry: int) -> int:
         held = self._ledgers.get(ledger)
-        # Which entry was the highest is in doubt even where some were copied.
+        # The highest entry is in doubt even where some entries were copied back.
         if held is None or entry == -1 or not held.index.arrival_of(entry):
             doubt = self._limbo.doubt(ledger, entry)
             if doubt is not None:
@@ -393,8 +406,10 @@ def _owner_of(store: Store) -> tuple[str, list[int]]:
 
 
 def _remedy(bookie: str) -> str:
-    """What an operator does with a bookie whose entries are gone or damaged. An old copy of its
-    folder would be taken for a whole one: it is not named.
+    """What an operator can do with a bookie whose entries are gone or damaged.
+
+    To bring back an old copy of the folder is not among it: that bookie would deny all that it
+    acked since the copy, and no one could tell.
     """
     return (
         f"Bookie {bookie} does not serve, so that it denies nothing that it has acked. Start it "

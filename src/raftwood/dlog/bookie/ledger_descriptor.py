@@ -1,8 +1,10 @@
 """`LedgerDescriptor`: one ledger as a bookie has it; rules without I/O, and its durable state.
 
 - The first add or fence brings the ledger's master key; a client with another key is refused.
-- A fenced ledger takes entries only from clients that recover it.
-- An entry that is there already is acked again, and not stored again.
+- A fenced ledger takes entries only from clients that recover it. This one rule keeps two writers
+  apart: an old writer may sleep, be cut off, or never hear that it was replaced.
+- An entry that is there already is acked again, and not stored again. Recoveries and repairs store
+  what is already here, and any answer may be lost.
 
 `Limbo` answers for ledgers whose entries the bookie may have forgotten. `EntryIndex` takes 16 bytes
 for each entry. `LastConfirmedWaiters` are long polls for a higher last confirmed entry.
@@ -34,8 +36,9 @@ from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
 class EntryIndex:
     """Entry → its arrival, counted from 1: the index under which the log keeps it.
 
-    Entries come nearly in order, with gaps where the ledger is striped: two sorted columns, to
-    whose end nearly all are added.
+    The two differ once a recovery or a repair brings an older entry behind a newer one (planted bug
+    "arrivals are taken for entries"). Entries come nearly in order, with gaps where the ledger is
+    striped: two sorted columns, to whose end nearly all are added.
     """
 
     __slots__ = ("_arrivals", "_entries", "next_arrival")
@@ -92,7 +95,11 @@ ENTRY_MAX: Final = (1 << 63) - 1
 
 
 class LedgerNote(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What is kept of a ledger beside its entries."""
+    """The durable state of a ledger beside its entries.
+
+    The fence is part of it: a bookie that forgot it in a restart would ack the old writer's entries
+    behind the end that the recovery found (planted bug "a fence is forgotten").
+    """
 
     master_key: bytes
     is_fenced: bool = False
@@ -156,12 +163,18 @@ class LedgerDescriptor:
 
 class Limbo:
     """The ledgers that were there when a bookie began anew: it may have had any of their entries,
-    and may have been told to refuse their writers.
+    and may have been told to refuse their writers (docs/decisions/0032).
+
+    A recovery counts bookies that lack an entry. One that has forgotten it and says "no such entry"
+    completes the count, and the ledger is closed in front of what was acked (planted bug "a bookie
+    that began anew says that it has no such entry"). One that has forgotten a fence completes an
+    ack quorum for the old writer (planted bug "a bookie that began anew takes entries of a writer
+    that it had fenced").
 
     Doubts end once a repair has gone through all ledgers. Then each of them that still names the
     bookie is settled, and has its entries here; a writer that chooses the bookie later is refused,
-    so that it has no entries to be asked for. That it was fenced nobody can tell, so the refusal
-    never ends.
+    so that it has no entries to be asked for. Which ledgers were fenced no one can tell, so the
+    refusal never ends.
     """
 
     __slots__ = ("bookie", "doubts_below", "refuses_below")
@@ -176,7 +189,8 @@ class Limbo:
     def refusal_of_add(self, ledger: int, *, is_recovery: bool) -> RaftwoodError | None:
         """Why an entry may not be added, if so: the ledger may have been fenced here and closed.
 
-        Not `Fenced`: a writer that is alive goes on with other bookies.
+        Not `Fenced`, on which a writer gives up for ever: the ledger may be open and well, and its
+        writer goes on with another bookie in this one's place.
         """
         if ledger >= self.refuses_below or is_recovery:
             return None
@@ -186,7 +200,10 @@ class Limbo:
         )
 
     def doubt(self, ledger: int, entry: int) -> EntryUnknown | None:
-        """What to answer where an entry is not there, instead of that; −1: the highest one."""
+        """The answer for an entry that is not there, instead of "no such entry".
+
+        −1 asks for the highest entry: even where some were copied back, the highest may be missing.
+        """
         if ledger >= self.doubts_below:
             return None
         what = "the last entry" if entry == -1 else f"entry {entry}"
@@ -210,7 +227,7 @@ WAIT_MS_MAX: Final = 60_000
 
 
 class LastConfirmedWaiters:
-    """By ledger; each ends with the news it waits for, or with its time."""
+    """Long polls by ledger; each ends with the news it waits for, or with its time."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max

@@ -25,7 +25,7 @@ class LocalBookies:
         *,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> None:
-        """`bookies` may change: those who are gone are away. `others` are closed with this."""
+        """`bookies` may change: one that is taken out is away. `others` are closed with this."""
         self._bookies = bookies
         self._others = others
         self._timeout_s = timeout_ms / 1000
@@ -57,7 +57,7 @@ class LocalBookies:
         )
         batch = self._batches.get(bookie)
         if batch is None:
-            # One word for all that comes up in this turn of the loop.
+            # One wait for the disk for all adds of this turn of the loop.
             batch = self._batches[bookie] = _Batch(bookie)
             self._loop.call_soon(self._close_batch, bookie, local)
         batch.adds.append((request.entry, sink, error))
@@ -75,6 +75,8 @@ class LocalBookies:
             return await self._other(bookie).read(
                 bookie, ledger=ledger, entry=entry, fence_key=fence_key
             )
+        # Fenced first, and durably: an entry that comes between the read and the fence would be
+        # acked, although the read has said that it is missing.
         if fence_key is not None:
             await local.fence(ledger, fence_key)
         return await local.read(ledger, entry)

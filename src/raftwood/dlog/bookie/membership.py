@@ -1,4 +1,4 @@
-"""Who is a bookie: an id is bound to one data folder for ever, and registered while it runs.
+"""Bookies' identities: an id is bound to one data folder for ever, and registered while it runs.
 
     dlog/instances/<id>     which instance of a data folder the id belongs to; stays
     dlog/bookies/<id>       that it runs, its rack, whether it takes writes; under a lease
@@ -7,7 +7,10 @@
 
 A bookie whose folder was wiped would say of every entry that it never had it, and a recovery that
 believes this loses acked entries. So a folder that is not the one registered under the id is
-refused, until somebody says that the bookie begins anew: then it knows that it has forgotten.
+refused, until an operator says that the bookie begins anew: then it knows that it has forgotten
+(docs/decisions/0032; `test_a_wiped_folder_is_refused_under_its_old_id_until_it_may_begin_anew`).
+The same rule keeps two processes with two folders from serving under one id, each with half of the
+entries (`test_a_folder_belongs_to_one_id_and_an_id_to_one_folder`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,13 +33,13 @@ _BOOKIES_MAX: Final = 100_000
 
 
 class RegisteredBookie(msgspec.Struct, frozen=True):
-    """What is kept of a running bookie; fields of later versions are left alone."""
+    """The record of a running bookie; fields of later versions are ignored."""
 
     instance: str
     rack: str = ""
     is_read_only: bool = False
     address: str = ""
-    """Where it is reached, if that is not its id."""
+    """The address of the bookie, if that is not its id."""
 
 
 class WrongFolder(StoreError):
@@ -46,7 +49,7 @@ class WrongFolder(StoreError):
 
 
 class BookieAdmission(Enum):
-    """What becomes of a bookie that starts."""
+    """The decision about a bookie that starts."""
 
     KNOWN = 1
     BIND = 2
@@ -54,15 +57,18 @@ class BookieAdmission(Enum):
     WIPED = 3
     """The id belongs to another folder."""
     UNKNOWN = 4
-    """The folder has ledgers, and nothing is known of the id."""
+    """The folder has ledgers, and the metastore does not know the id: it may be that of
+    another cluster, whose ledgers have the same numbers.
+    """
     NOT_EMPTY = 5
-    """It was to begin anew, and the folder has ledgers."""
+    """The bookie was to begin anew, and the folder has ledgers: they could be half of the entries
+    that it should have, and would be taken for all."""
 
 
 def admission(
     *, registered: str | None, instance: str, holds_ledgers: bool, begins_anew: bool
 ) -> BookieAdmission:
-    """By the instance that is registered under the id, and the folder that the bookie has."""
+    """Decides by the instance that is registered under the id, and the folder of the bookie."""
     if registered == instance:
         return BookieAdmission.KNOWN
     if holds_ledgers:
@@ -99,7 +105,8 @@ async def admit(
         if decision is not BookieAdmission.BIND:
             raise WrongFolder(_refusal(decision, bookie, instance, registered))
         if begin_anew is not None:
-            # Before the id is bound: from then on the folder is taken for one that knows all.
+            # Before the id is bound: from then on the folder counts as one that lacks nothing. A
+            # crash in between would leave a bookie that has forgotten and does not know it.
             await begin_anew()
         version = 0 if found is None else found.version
         if await store.compare_and_set(key, instance.encode(), version=version) is not None:
@@ -128,12 +135,12 @@ def _refusal(decision: BookieAdmission, bookie: str, instance: str, registered: 
 
 
 async def note_limbo(store: MetaStore, bookie: BookieId, end: int) -> None:
-    """A bookie begins anew: its entries of ledgers below `end` are to be copied back."""
+    """Notes that a bookie begins anew: its entries of ledgers below `end` are to be copied back."""
     await store.transact((), (SetKey(f"{LIMBO}{bookie}", b"%d" % end),))
 
 
 async def beginning_of(store: MetaStore, bookie: BookieId) -> BookieBeginning:
-    """Which folder a bookie has, and since which ledger."""
+    """The data folder of a bookie, and the first ledger that it has whole."""
     instance = await store.get(f"{INSTANCES}{bookie}")
     note = await store.get(f"{LIMBO}{bookie}")
     try:
@@ -148,24 +155,28 @@ async def beginning_of(store: MetaStore, bookie: BookieId) -> BookieBeginning:
 
 
 async def limbo_version(store: MetaStore, bookie: BookieId) -> int:
-    """Which note there is of a bookie that began anew; 0: none."""
+    """The version of the note that a bookie began anew; 0: there is none."""
     found = await store.get(f"{LIMBO}{bookie}")
     return 0 if found is None else found.version
 
 
 async def end_limbo(store: MetaStore, bookie: BookieId, *, version: int) -> None:
-    """Its entries were copied back; unless it began anew once more since `limbo_version`."""
+    """Removes the note once the entries were copied back.
+
+    By the version from before the repair: a bookie that was wiped once more while it was repaired
+    has lost the copies too, and its doubts must go on.
+    """
     if version:
         await store.compare_and_set(f"{LIMBO}{bookie}", None, version=version)
 
 
 async def bookies_in_limbo(store: MetaStore) -> list[BookieId]:
-    """Those that began anew, and were not repaired yet."""
+    """The bookies that began anew, and were not repaired yet."""
     return await _ids(store, LIMBO)
 
 
 async def known_bookies(store: MetaStore) -> list[BookieId]:
-    """All that ever were, in order of their ids."""
+    """All bookies that ever registered, in order of their ids."""
     return await _ids(store, INSTANCES)
 
 
@@ -180,13 +191,13 @@ async def _ids(store: MetaStore, prefix: str) -> list[BookieId]:
 
 
 async def bookie_address(store: MetaStore, bookie: BookieId) -> str:
-    """Where a bookie is reached now: its id, unless it registered under another name."""
+    """The address of a bookie now: its id, unless it registered another one."""
     found = await store.get(f"{BOOKIES}{bookie}")
     return (decode_registered(found.value, bookie=bookie).address if found else "") or bookie
 
 
 async def running_bookies(store: MetaStore) -> list[BookieInfo]:
-    """Those that are registered now, in order of their ids."""
+    """The bookies that are registered now, in order of their ids."""
     found: list[BookieInfo] = []
     start: str | None = ""
     while start is not None:

@@ -34,7 +34,7 @@ _log = get_logger("ledgers")
 
 
 class LedgerWatch:
-    """Runs its watch while anybody waits, and a while longer."""
+    """One watch for all that wait for changes of ledgers; runs for as long, and a while longer."""
 
     def __init__(self, store: MetaStore, prefix: str, *, idle_s: float = 10.0) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class LedgerWatch:
         self._is_closed = False
 
     async def wait(self, key: str, *, version: int, timeout_ms: int) -> None:
-        """Until the key's version is another one, it is gone, or the time is over."""
+        """Waits until the key has another version or is gone, or the time is over."""
         if self._is_closed:
             raise ShuttingDown("the ledgers' metadata are closed")
         if self._count >= WAITS_MAX:
@@ -69,7 +69,8 @@ class LedgerWatch:
         self._begin()
         while True:
             await self._began.wait()
-            # Before the key is read: a change behind what was read is told to this future.
+            # The future is in place before the key is read: a change between the two would reach no
+            # one, and a reader would wait for its whole time.
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting = self._waiting.setdefault(key, {})
             waiting[told] = None
@@ -104,7 +105,8 @@ class LedgerWatch:
             try:
                 seen = (await self._store.range(prefix=self._prefix, limit=1)).version
                 self._began.set()
-                self._tell_all()  # what happened before is not told by the watch
+                # The watch does not tell what happened before it began.
+                self._tell_all()
                 async for changes in self._store.watch(self._prefix, after_version=seen):
                     for change in changes:
                         self._tell(change.key)
@@ -232,13 +234,13 @@ class MetaLedgers:
 
 
 async def next_ledger(store: MetaStore) -> int:
-    """No ledger with this number, or a higher one, was made so far."""
+    """The number of the next ledger: none with it, or with a higher one, was made so far."""
     found = await store.get(NEXT_LEDGER)
     return 0 if found is None else int(found.value)
 
 
 def ledger_key(ledger: int) -> str:
-    """In order of the numbers."""
+    """The key of a ledger; keys sort as the numbers do."""
     return f"{LEDGERS}{min(max(ledger, 0), LEDGER_MAX):020d}"
 
 

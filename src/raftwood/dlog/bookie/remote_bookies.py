@@ -109,7 +109,7 @@ class BookieLink:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what has come up, in batches that the bookie's frames take."""
+        """Sends the adds of this turn of the loop, in batches that the bookie's frames take."""
         channel = self._channel(0)
         if not channel.is_connected and channel.last_error is None:
             if self._connecting is None:
@@ -183,7 +183,10 @@ class BookieLink:
         return channel
 
     def explained(self, error: RaftwoodError) -> RaftwoodError:
-        """What went wrong on the way is the bookie's absence to whoever asked it."""
+        """The error for a caller: whatever went wrong on the way, the bookie did not answer.
+
+        Silence must not look like "no such entry": a recovery counts that.
+        """
         if isinstance(error, BookieReadOnly | Overloaded) or not isinstance(error, _AWAY):
             return error
         return BookieUnavailable(f"bookie {self.bookie} does not answer: {error.message}")
@@ -206,7 +209,7 @@ class BookieLink:
 
 
 class _Answered:
-    """What becomes of one request with adds."""
+    """Takes the answer to one request with adds."""
 
     __slots__ = ("_batch", "_link")
 
@@ -369,7 +372,7 @@ class RemoteBookies:
         task.add_done_callback(self._closing.pop)
 
     async def close(self) -> None:
-        """What is under way fails."""
+        """Closes; requests that are under way fail."""
         self._is_closed = True
         links, self._links = list(self._links.values()), {}
         for link in links:

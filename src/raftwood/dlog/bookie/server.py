@@ -123,8 +123,11 @@ _log = get_logger("bookie")
 
 
 class BookieRegistration:
-    """Renews the lease, tells when the bookie turns read-only and back, comes back when the lease
-    was lost. Use `start`, and `close` when done.
+    """Keeps a bookie registered: renews its lease, takes a new one when it was lost, and tells when
+    the bookie turns read-only and back. Use `start`, and `close` when done.
+
+    The registration says who may be chosen for new ledgers, and no more: readers and recoveries ask
+    the bookies that the ledgers' metadata name, registered or not.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class BookieRegistration:
         self._task: asyncio.Task[None] | None = None
         self._has_told_of_doubts = False
         self.problem = ""
-        """Why the metastore does not know of the bookie at the moment; empty where it does."""
+        """Why the bookie is not registered at the moment; empty where it is."""
 
     async def start(self) -> None:
         """Returns once the bookie is on the list."""
@@ -196,12 +199,16 @@ class BookieRegistration:
             else:
                 return
         except NotFound:
-            self._lease = 0  # the next look begins with a new one
+            self._lease = 0  # The next look begins with a new lease.
             raise
         self._renewed_at = now
 
     async def _end_doubts(self) -> None:
-        """A repair that went through all ledgers has removed the note that it began anew."""
+        """Ends the doubts once a repair has removed the note that the bookie began anew.
+
+        Not at the bookie's own word: only a repair that went through all ledgers knows that nothing
+        is missing (docs/decisions/0032).
+        """
         bookie = self._bookie
         if bookie.has_doubts and not await limbo_version(self._store, bookie.id):
             await bookie.end_doubts()
@@ -222,17 +229,20 @@ class BookieRegistration:
 # Making room: what a bookie has of ledgers that were deleted is dropped.
 #
 # A ledger's metadata are there before its first entry, so what the bookie had before a look began,
-# and the look did not find, was deleted. It goes when two looks in a row say so.
+# and the look did not find, was deleted. The other order would take a ledger that is made during
+# the look for a deleted one, and drop entries that were just acked. A ledger goes when two looks in
+# a row say so, and a question about it alone: entries that are dropped do not come back
+# (`test_a_ledger_goes_after_two_looks_and_never_one_that_is_newer_than_the_look`).
 
 
 class GarbageRules:
-    """Which ledgers may go, from one look after the other; no I/O."""
+    """Decides which ledgers may go, from one look after the other; no I/O."""
 
     def __init__(self) -> None:
         self._missing: dict[int, None] = {}
 
     def looked(self, *, held: Sequence[int], existing: Sequence[int]) -> list[int]:
-        """`held` is from before the look began; answers those to drop, in order."""
+        """`held` is from before the look began; returns the ledgers to drop, in order."""
         known = set(existing)
         missing = [ledger for ledger in held if ledger not in known]
         gone = [ledger for ledger in missing if ledger in self._missing]
@@ -263,7 +273,7 @@ class GarbageCollector:
                 _log.warning("no look for deleted ledgers", reason=error.message)
 
     async def look(self) -> list[int]:
-        """One look; answers what was dropped."""
+        """Looks once; returns what was dropped."""
         held = self._bookie.ledgers()
         existing = [ledger async for ledger in self._ledgers.ledgers()] if held else []
         gone = [
@@ -277,7 +287,7 @@ class GarbageCollector:
         return gone
 
     async def _is_gone(self, ledger: int) -> bool:
-        """Asked by itself once more: what is dropped does not come back."""
+        """Whether a ledger is gone, by a question about it alone."""
         try:
             await self._ledgers.get(ledger)
         except NoSuchLedger:
@@ -290,7 +300,7 @@ class GarbageCollector:
             await asyncio.wait([self._task])
 
 
-# A bookie's figures, read when somebody looks.
+# A bookie's metrics, read when they are asked for.
 
 
 def show_bookie(metrics: Metrics, bookie: Bookie) -> None:

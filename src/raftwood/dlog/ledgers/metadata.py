@@ -65,19 +65,24 @@ class LedgerState(StrEnum):
 
     OPEN = "open"
     IN_RECOVERY = "in_recovery"
-    """Its writer is fenced; whoever fenced it is finding out what it holds."""
+    """A recovery is finding out what the ledger holds; its writer can change nothing any more."""
     CLOSED = "closed"
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """From an entry on, up to the next segment: who has the entries."""
+    """The bookies that have the entries from `first` up to the next segment."""
 
     first: EntryId
     bookies: tuple[BookieId, ...]
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a ledger apart from its entries; changed by compare-and-set alone."""
+    """All that is known of a ledger apart from its entries.
+
+    Changed by compare-and-set alone: a writer and a recovery that both replace a bookie would
+    otherwise overwrite each other, and entries would be where the metadata do not say (planted bug
+    "a lost compare-and-set is taken for done").
+    """
 
     config: LedgerConfig
     segments: tuple[Segment, ...]
@@ -90,14 +95,15 @@ class LedgerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int = 0
     properties: dict[str, bytes] = {}
     creation_token: int = 0
-    """Random: tells whose creation it was where an answer was lost."""
+    """Random. A client whose answer was lost reads the metadata, and knows its own creation by it
+    (`test_a_lost_answer_makes_no_second_ledger`)."""
 
     @property
     def is_closed(self) -> bool:
         return self.state is LedgerState.CLOSED
 
     def segment_of(self, entry: int) -> Segment:
-        """The one that holds an entry, or would."""
+        """The segment that holds an entry, or would."""
         return next(each for each in reversed(self.segments) if each.first <= max(entry, 0))
 
 
@@ -111,7 +117,11 @@ class BookieInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marked(metadata: LedgerMetadata) -> LedgerMetadata | None:
-    """In recovery: from now on its writer can change neither ensemble nor state."""
+    """The metadata in recovery: from now on the writer can change neither ensemble nor state.
+
+    Fencing alone is not enough. A writer that meets fenced bookies might take them for broken ones
+    and go on with new bookies, which no recovery asks or fences.
+    """
     if metadata.state is not LedgerState.OPEN:
         return None
     return replace(metadata, state=LedgerState.IN_RECOVERY)
@@ -120,8 +130,11 @@ def marked(metadata: LedgerMetadata) -> LedgerMetadata | None:
 def with_segment(
     segments: tuple[Segment, ...], first: int, bookies: tuple[BookieId, ...]
 ) -> tuple[Segment, ...]:
-    """From an entry on others have the entries; where nothing was confirmed since the last change,
-    that one is replaced.
+    """The segments with others in charge from an entry on.
+
+    Where nothing was confirmed since the last change, that change is replaced: two segments with
+    one first entry would leave open which of them has it
+    (`test_a_change_before_the_first_ack_replaces_the_first_segment`).
     """
     kept = tuple(each for each in segments if each.first < first)
     return (*kept, Segment(EntryId(first), bookies))
@@ -134,8 +147,12 @@ def with_ensemble(
     first: int,
     after: tuple[BookieId, ...],
 ) -> LedgerMetadata | None:
-    """The writer's ensemble is another one from an entry on; `Fenced` where that is not its own
-    affair any more.
+    """The metadata with another ensemble of the writer from an entry on.
+
+    `Fenced` where a recovery has begun, or another process has changed the ensemble: a ledger has
+    one writer. The change is written before anything of the new segment is acked; a writer that
+    acks first and dies leaves entries where nobody looks (planted bug "a changed ensemble is told
+    to nobody").
     """
     if metadata.state is not LedgerState.OPEN:
         raise Fenced(f"the ledger is {metadata.state}: another writer has taken over")
@@ -150,7 +167,9 @@ def with_ensemble(
 def closed_by_writer(
     metadata: LedgerMetadata, *, last_entry: int, length_bytes: int
 ) -> LedgerMetadata | None:
-    """Closed behind what was acked; `Fenced` where somebody else decides, or has decided else."""
+    """The metadata closed behind what was acked; `Fenced` where a recovery has begun or has closed
+    the ledger elsewhere. A recovery may have found entries that were stored and not acked: readers
+    may have seen its end, so that the writer must not set another one."""
     if metadata.is_closed and (metadata.last_entry, metadata.length_bytes) == (
         last_entry,
         length_bytes,
@@ -169,9 +188,11 @@ def closed_by_recovery(
     last_entry: int,
     length_bytes: int,
 ) -> LedgerMetadata | None:
-    """Closed behind what a recovery found; None where another recovery has won.
+    """The metadata closed behind what a recovery found; None where another recovery has won.
 
-    What it `found` stands only for the segments that it looked into.
+    A recovery asked and fenced the bookies of the segments in `found`. If the writer got a change
+    of its ensemble through before the metadata were marked, its new bookies may have acked more:
+    the recovery has to begin again.
     """
     if metadata.is_closed:
         return None

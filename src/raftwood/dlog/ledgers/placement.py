@@ -1,5 +1,8 @@
-"""Placement of entries on bookies: spread over racks, at random, bookies that failed lately
-last.
+"""Placement of entries on bookies: spread over racks, at random, bookies that failed lately last.
+
+At random, so that the ledgers of a thousand logs do not all choose the same three bookies. Bookies
+that failed lately come last and are not excluded: with few bookies a doubtful one is better than a
+ledger that cannot be made.
 """
 
 import random
@@ -14,7 +17,12 @@ _KEPT_MAX = 1_000
 
 
 class Quarantine:
-    """Shared by all writers and readers of a client."""
+    """Bookies that failed lately; shared by all writers and readers of a client.
+
+    Each of a hundred ledgers would otherwise wait for its own timeout at the same dead bookie. The
+    quarantine ends by itself, since nobody else tells a client that a bookie is well again
+    (`test_a_quarantine_ends_by_itself_and_begins_anew_with_each_failure`).
+    """
 
     def __init__(self, clock: Clock, *, quarantine_ms: int) -> None:
         self._clock = clock
@@ -22,7 +30,7 @@ class Quarantine:
         self._until_ns: dict[BookieId, int] = {}
 
     def add(self, bookie: BookieId) -> None:
-        """It has failed just now."""
+        """Notes that a bookie has failed just now."""
         self._until_ns.pop(bookie, None)
         if len(self._until_ns) >= _KEPT_MAX:
             del self._until_ns[next(iter(self._until_ns))]
@@ -47,7 +55,7 @@ def choose_ensemble(
     chance: random.Random,
     is_avoided: Callable[[BookieId], bool],
 ) -> tuple[BookieId, ...]:
-    """A new ledger's; `NotEnoughBookies` where fewer take writes."""
+    """The ensemble of a new ledger; `NotEnoughBookies` where fewer bookies take writes."""
     chosen = _choose(bookies, count, chance=chance, is_avoided=is_avoided, beside=(), exclude=())
     if len(chosen) < count:
         raise NotEnoughBookies(
@@ -66,9 +74,11 @@ def choose_replacements(
     chance: random.Random,
     is_avoided: Callable[[BookieId], bool],
 ) -> dict[int, BookieId]:
-    """Who takes which place; places for which there is nobody are left out.
+    """The bookie for each place; places for which there is none are left out.
 
-    With `may_return` a bookie that failed may have its own place again, where nobody else is left.
+    With `may_return` a bookie that failed may have its own place again, where no other is left: in
+    a cluster of three a restart would otherwise leave every open ledger with a copy less, for ever
+    (`test_where_nobody_else_is_left_a_bookie_may_have_its_place_again`).
     """
     staying = [bookie for place, bookie in enumerate(ensemble) if place not in places]
     chosen = _choose(
@@ -115,7 +125,12 @@ def _choose(
 
 
 def _interleaved(chosen: Sequence[BookieId], bookies: Sequence[BookieInfo]) -> tuple[BookieId, ...]:
-    """Neighbours in other racks, because a write quorum is neighbours."""
+    """The bookies in an order in which neighbours are in different racks.
+
+    Entry n goes to neighbours from place n on. Racks that are different in the ensemble, and not
+    between neighbours, leave entries with all copies in one rack
+    (`test_neighbours_of_a_striped_ensemble_are_in_different_racks`).
+    """
     racks = {each.id: each.rack for each in bookies}
     left = list(chosen)
     ordered = [left.pop(0)]

@@ -1,7 +1,13 @@
 """`QuorumReader`: reads a ledger, open or closed, from its replicas.
 
+A reader never returns an entry above the last confirmed one, though bookies do serve such entries:
+the writer may not have acked it, and a recovery may end the ledger in front of it. What was read
+once would then be gone (planted bug "readers take all entries for confirmed").
+
 `RangeRead` reads a range of entries, several at once, and speculatively: it does not wait for a
-replica that fails, has a damaged copy or is slow, but asks the next one. One timer watches the
+replica that fails, has a damaged copy or is slow, but asks the next one. A bookie that is stopped
+and keeps its connections would otherwise cost a timeout for each entry
+(`test_one_bookie_that_hangs_blocks_neither_appends_nor_reads_nor_recovery`). One timer watches the
 whole range.
 """
 
@@ -33,7 +39,7 @@ class RangeRead:
         last: int,
     ) -> None:
         self.entries: dict[int, UnpackedEntry] = {}
-        """Those that were read, also where others failed."""
+        """The entries that were read, also where others failed."""
         self._context = context
         self._ledger = ledger
         self._metadata = metadata
@@ -117,10 +123,10 @@ class RangeRead:
 
 
 _POLLED_MAX = 3
-"""So many bookies are asked for news."""
+"""How many bookies are polled for news."""
 _POLL_MS_MAX = 5_000
 _PAUSE_MS = 50
-"""Before bookies are asked again that all failed."""
+"""Before bookies are polled again after all of them failed."""
 _READ_TRIES = 3
 
 
@@ -136,7 +142,7 @@ class QuorumReader:
         self._last_confirmed = -1
         self._length_bytes = 0
         self._problem = ""
-        """What the last bookie that failed said."""
+        """The message of the last bookie that failed."""
         self._know(known)
 
     @property
@@ -167,6 +173,8 @@ class QuorumReader:
             self._last_confirmed = metadata.last_entry
             self._length_bytes = metadata.length_bytes
         else:
+            # A segment begins behind what was confirmed when it was made: after a change of the
+            # ensemble the new bookies may have heard of no entry yet.
             self.confirm(metadata.segments[-1].first - 1)
 
     def confirm(self, entry: int) -> None:
@@ -191,7 +199,7 @@ class QuorumReader:
             try:
                 await reading.run()
             except RaftwoodError:
-                # Its entries may have moved to other bookies since, or the ledger is gone.
+                # A repair may have moved the entries to other bookies, or the ledger was deleted.
                 if not await self._refresh() or not tries_left:
                     raise
             for entry in range(first + len(entries), last + 1):
@@ -205,15 +213,17 @@ class QuorumReader:
         return entries
 
     async def _refresh(self) -> bool:
-        """Whether the metadata are others than before; `NoSuchLedger` where they are gone."""
+        """Whether the metadata have changed; `NoSuchLedger` where they are gone."""
         before = self._known.version
         self._know(await self._context.get(self._ledger))
         return self._known.version != before
 
     async def look(self) -> bool:
-        """Ask bookies how far an open ledger is confirmed: whether that is all that was acked.
+        """Asks how far an open ledger is confirmed; returns whether that is all that was acked.
 
-        It is if some of every ack quorum answer, since an ack waits until one has heard of it.
+        It is if some bookie of every ack quorum answers, since an ack waits until an ack quorum has
+        heard of it (docs/decisions/0031). A reader that asks one bookie may meet the one that the
+        publication did not reach (planted bug "a reader asks one bookie").
         """
         if self.is_closed:
             return True
@@ -266,7 +276,10 @@ class QuorumReader:
             if not await self._poll(after, min(left_ms, _POLL_MS_MAX)):
                 await asyncio.sleep(min(left_ms, _PAUSE_MS) / 1000)
         if not self.is_closed and (timeout_ms <= 0 or self._last_confirmed <= after):
-            # Polls are answered by some bookies: that there is nothing more, enough of them say.
+            # One bookie that knows more is enough for news; that there is nothing more, only
+            # enough bookies can say. A tail that believed one of them would stand still in front of
+            # entries that were acked
+            # (`test_that_there_is_nothing_more_to_read_is_said_by_enough_bookies_or_not_at_all`).
             await self._refresh()
             if not await self.look() and self._last_confirmed <= after:
                 bookies = ", ".join(self._known.metadata.segments[-1].bookies)
@@ -277,7 +290,7 @@ class QuorumReader:
         return self._last_confirmed, self.is_closed
 
     async def _poll(self, after: int, timeout_ms: int) -> bool:
-        """Until there are news, or the time is over; false where no bookie answers."""
+        """Waits until there are news, or the time is over; false where no bookie answers."""
         changed = BookieId("")
         failures = 0
 

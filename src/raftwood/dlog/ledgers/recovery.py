@@ -1,4 +1,12 @@
-"""`recover`: close a ledger whose writer is gone, behind all that it was acked for."""
+"""`recover`: closes a ledger whose writer is gone, behind all entries that were acked.
+
+The steps are BookKeeper's, and their order carries the proof. First the metadata are marked: from
+then on the old writer cannot move to bookies that the recovery does not know. Then bookies are
+fenced: it cannot be acked by those that it has. Then the entries behind the last confirmed one are
+read and stored again on a whole write quorum; at last the metadata say where the ledger ends. Any
+number of recoveries may run at once or die half-way: the entries that they store are the writer's
+own, and one compare-and-set decides.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -27,7 +35,8 @@ async def recover(
 ) -> VersionedMetadata:
     """The ledger's metadata once it is closed, by this recovery or by another one.
 
-    `CannotRecover` while too few bookies answer: nothing is lost, and anybody may try again.
+    `CannotRecover` while too few bookies answer: nothing is lost, and anybody may try again. An
+    answer that guesses would lose what the bookies that are away have acked.
     """
     for _ in range(context.settings.metadata_tries):
         known = await context.update(ledger, known, marked)
@@ -41,8 +50,13 @@ async def recover(
 
 
 class _AddingAgain(LedgerAdder[WriteRules]):
-    """What was found goes to a whole write quorum; a bookie that fails meanwhile is replaced in
-    memory, and the close of the ledger tells of it.
+    """Stores entries that were found on a whole write quorum.
+
+    An entry may be on one bookie alone, since its writer died before the others had it. If the
+    ledger were closed behind it as it is, the loss of that bookie would be the loss of an entry
+    that readers see. A bookie that fails meanwhile is replaced in memory, and the close of the
+    ledger names its successor (planted bugs "a recovery closes before its adds are acked" and "a
+    recovery tells nobody of its ensembles").
     """
 
     def __init__(
@@ -77,7 +91,7 @@ class _AddingAgain(LedgerAdder[WriteRules]):
         return self._writing.confirmed_bytes
 
     def add(self, found: RecoveredEntry) -> None:
-        """As it was packed by its writer."""
+        """Adds an entry as its writer packed it: two recoveries then store the same bytes."""
         self._add((found.packed,), len(found.packed), found.unpacked.length_bytes, None)
 
     def _confirmed(self) -> None:
@@ -137,14 +151,16 @@ class _Recovery:
         )
 
     async def _fence(self) -> int:
-        """No writer can ack from here on; the highest entry that is known to be confirmed."""
+        """Keeps the writer from acking; returns the highest entry that is known to be confirmed."""
         fencing = FenceRound(self._config, first=self._last.first)
 
         def answered(place: int, packed: Buffer) -> bool:
             try:
                 fencing.fenced(place, self._digest.unpack(packed).last_confirmed)
             except BadDigest:
-                fencing.fenced(place, -1)  # It has answered, and so it is fenced.
+                # A damaged entry says nothing of what is confirmed; but the bookie has answered,
+                # and it fences before it reads.
+                fencing.fenced(place, -1)
             return fencing.is_done
 
         def failed(place: int, error: RaftwoodError) -> bool:
@@ -195,8 +211,9 @@ class _Recovery:
                     asyncio.create_task(self._ask(finding, adding.progressed, place, entry))
                     for place in self._config.places(entry)
                 ]
-            # Before the end is looked at: after giving up nothing is under way either, and what was
-            # found and not stored would be cut off.
+            # Before the end is looked at: after giving up nothing is under way either, and entries
+            # that were found and could not be stored would be cut off
+            # (`test_a_recovery_that_cannot_store_what_it_found_does_not_close_the_ledger`).
             if adding.error is not None:
                 raise CannotRecover(
                     f"ledger {self._ledger}: {adding.error.message}"
@@ -236,7 +253,11 @@ class _Recovery:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _length_up_to(self, entry: int) -> int:
-        """Nothing was found behind the last confirmed entry: it knows the length."""
+        """The ledger's length where nothing was found behind the last confirmed entry.
+
+        The entry's own head has it. If it cannot be read now, the ledger stays open: a wrong length
+        in the metadata is there for ever.
+        """
         if entry < 0:
             return 0
         reading = RangeRead(

@@ -1,8 +1,10 @@
-"""`repair_bookie`: what a bookie should hold is copied from others, to it or to another one.
+"""`repair_bookie`: copies what a bookie should hold from others, to it or to another one.
 
 Each ledger is a step of its own: entries are copied, made durable and read back, then the metadata
 name the new holder by compare-and-set. A step that fails leaves the metadata as they were; done
-again, it finds the entries that were copied before.
+again, it finds the entries that were copied before. In the other order a reader or a recovery asks
+a bookie that the metadata name and that has nothing, and counts its "no such entry" (planted bug "a
+repair names the new holder before it has the entries").
 """
 
 import asyncio
@@ -41,30 +43,32 @@ from raftwood.dlog.ledgers.rules import (
 from raftwood.dlog.ledgers.seams import VersionedMetadata
 
 GRACE_MS: Final = 5_000
-"""For writers to replace the bookie in their open ledgers: twice the time after which they do."""
+"""The time for writers to replace the bookie in their open ledgers: twice what they need for it. A
+recovery would fence them, which stops their appends for a moment, for nothing
+(`test_a_writer_has_time_to_replace_a_bookie_and_is_fenced_only_if_it_can_be_replaced`)."""
 LEDGERS_AT_ONCE: Final = 4
 _ENTRIES_AT_ONCE: Final = 16
-"""Of one ledger; one sync of the bookie serves them all."""
+"""Entries of one ledger that are copied at once; one sync of the bookie serves them all."""
 _ADD_TRIES: Final = 10
 
 
 class RepairedLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one ledger."""
+    """The outcome for one ledger."""
 
     ledger: int
     to: tuple[BookieId, ...] = ()
-    """Who has the entries now."""
+    """The bookies that have the entries now."""
     copied: int = 0
-    """Entries."""
+    """Entries that were copied."""
     copied_bytes: int = 0
     intact: int = 0
     """Entries that were there already."""
     problem: str = ""
-    """Why the ledger could not be repaired, and was left as it is; empty: it is."""
+    """Why the ledger could not be repaired, and was left as it is; empty: it is repaired."""
 
 
 class _Unsettled(Exception):
-    """The writer of a ledger may replace the bookie by itself yet."""
+    """The writer of an open ledger still has time to replace the bookie by itself."""
 
 
 async def repair_bookie(
@@ -83,7 +87,7 @@ async def repair_bookie(
     """
     repair = _Repair(context, bookie, to)
     await repair.begin()
-    # Before the look: a ledger that is made later does not need the entries of before.
+    # Ledgers that are made after this list need none of the entries that the bookie lost.
     ledgers = [each async for each in context.metadata.ledgers() if not repair.is_whole(each)]
     results: list[RepairedLedger] = []
     began = asyncio.get_running_loop().time()
@@ -103,7 +107,7 @@ async def _each(
     *,
     may_fence: bool,
 ) -> list[int]:
-    """A few at a time; those whose writers may have a say yet."""
+    """Repairs ledgers, a few at a time; returns those whose writers still have time."""
     unsettled: list[int] = []
     left = iter(ledgers)
 
@@ -131,7 +135,7 @@ async def _each(
 
 
 class _Repair:
-    """One bookie's, over all ledgers."""
+    """The repair of one bookie over all ledgers."""
 
     def __init__(self, context: ClientContext, bookie: BookieId, to: BookieId | None) -> None:
         self._context = context
@@ -141,7 +145,8 @@ class _Repair:
         self._whole_from: int | None = None
 
     async def begin(self) -> None:
-        """Who runs; `NotEnoughBookies` where the one to copy to does not."""
+        """Finds the running bookies; `NotEnoughBookies` where the one to copy to is not among
+        them."""
         context = self._context
         self._running = await context.patiently(context.metadata.bookies)
         if self._to is not None and self._to not in {each.id for each in self._running}:
@@ -158,16 +163,18 @@ class _Repair:
         return any(each.id == self._bookie and not each.is_read_only for each in self._running)
 
     async def ledger(self, ledger: int, *, may_fence: bool) -> RepairedLedger | None:
-        """None where it does not name the bookie."""
+        """Repairs one ledger; None where it does not name the bookie."""
         context = self._context
         for _ in range(context.settings.metadata_tries):
             known = await context.get(ledger)
             if known.metadata.state is LedgerState.IN_RECOVERY:
-                # Whoever recovers it may have stored entries on this bookie before they were lost,
-                # and will name it in the metadata when it closes the ledger.
+                # A recovery names the bookies that it stored entries on only when it closes the
+                # ledger. It may have stored some on this bookie before they were lost there: the
+                # ledger does not name the bookie yet, and will (docs/decisions/0032).
                 known = await recover(context, ledger, known)
             elif is_being_written(known.metadata, self._bookie):
-                # A writer is not fenced for a repair that cannot be done.
+                # This fails where no bookie can take the place: a writer is not fenced for a repair
+                # that cannot be done.
                 self._holder(ledger, known.metadata.segments[-1])
                 if not may_fence:
                     raise _Unsettled
@@ -178,7 +185,7 @@ class _Repair:
             try:
                 return await self._shares(ledger, known, shares)
             except Conflict:
-                continue  # Its writer, a recovery or another repair was faster.
+                continue  # The writer, a recovery or another repair was faster.
         raise CannotRepair(f"ledger {ledger}: its metadata change all the time: repair it again")
 
     async def _shares(
@@ -198,6 +205,9 @@ class _Repair:
             copied_bytes += copy.copied_bytes
             intact += copy.intact
         if others:
+            # A holder that was started with an empty folder during the copy has lost what it was
+            # given, and would be named without the entries
+            # (`test_a_holder_that_begins_anew_during_the_copy_is_not_named_without_the_entries`).
             if await self._instances(others.values()) != instances:
                 raise Conflict(
                     f"ledger {ledger}: a bookie began anew while entries were copied to it: repair "
@@ -217,7 +227,7 @@ class _Repair:
         )
 
     async def _instances(self, bookies: Iterable[BookieId]) -> dict[BookieId, str]:
-        """Which folders they have: the entries are in these."""
+        """The data folders of some bookies: a bookie with another folder has other entries."""
         context = self._context
         found: dict[BookieId, str] = {}
         for bookie in dict.fromkeys(bookies):
@@ -226,7 +236,11 @@ class _Repair:
         return found
 
     def _holder(self, ledger: int, segment: Segment) -> BookieId:
-        """Who gets the entries: `to`, else the bookie itself if it runs, else another one."""
+        """The bookie that gets the entries: `to`, else the bookie itself if it runs, else another.
+
+        One that has a copy of the same entries already is refused: two copies on one bookie are
+        one.
+        """
         bookie = self._bookie
         if self._to is not None:
             if self._to in segment.bookies and self._to != bookie:
@@ -292,12 +306,14 @@ class _Copy:
         try:
             await self._read(self._to, entry)
         except RaftwoodError:
-            pass  # Missing, damaged, unknown: the add tells where the bookie is away.
+            pass  # Missing, damaged or unknown: it is copied. If the bookie is away, the add fails.
         else:
             self.intact += 1
             return
         unpacked = await self._found(entry)
         await self._add(entry, unpacked)
+        # Read back: a bookie acks an entry that it has already without a look at it, and its copy
+        # may be the damaged one that this repair was called for.
         try:
             stored = await self._read(self._to, entry)
         except RaftwoodError as error:
@@ -318,7 +334,7 @@ class _Copy:
         return self._digest.unpack(packed, entry=entry)
 
     async def _found(self, entry: int) -> UnpackedEntry:
-        """From whoever has an intact copy; the bookie that is repaired is asked last."""
+        """An intact copy from any holder; the bookie that is repaired is asked last."""
         quarantine = self._context.quarantine
         holders = replicas(self._metadata, entry, is_avoided=quarantine.holds)
         reasons: list[str] = []
@@ -336,7 +352,7 @@ class _Copy:
         )
 
     async def _add(self, entry: int, unpacked: UnpackedEntry) -> None:
-        """Durable when it returns; as the writer packed it."""
+        """Stores an entry as the writer packed it; durable when it returns."""
         bookies, loop = self._context.bookies, asyncio.get_running_loop()
         packed = self._digest.pack(
             entry=entry,

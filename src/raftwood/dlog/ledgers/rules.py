@@ -2,7 +2,13 @@
 
 Quorum arithmetic, then what a writer may ack, which replica a reader asks, where a recovery ends a
 ledger whose writer is gone, and which entries a repair copies. Changes of the metadata are in
-`metadata`. The protocol is Apache BookKeeper's.
+`metadata`.
+
+The protocol is Apache BookKeeper's. One promise rests on all of it: an entry that was acked is in
+the ledger for ever, and an entry that any reader saw as well. Where our rules are stricter than
+BookKeeper's, the comment says so. The planted bugs that comments name are in
+`tests/kits/dlog/ledger_model/mutants.py` (these rules against all orders of messages) and in
+`tests/kits/dlog/ledgers/mutants.py` (the whole client against faults).
 """
 
 import asyncio
@@ -30,7 +36,11 @@ def write_sets(config: LedgerConfig) -> tuple[int, ...]:
 def is_covered(config: LedgerConfig, places: int) -> bool:
     """Whether no entry can be acked without one of the places.
 
-    Fencing these is enough, and nothing that was acked is unknown to all of them.
+    Fencing these is enough, and nothing that was acked is unknown to all of them. Ensembles may be
+    larger than write quorums, so counting bookies would not do: of five, with two copies of each
+    entry, three fenced ones may miss both copies of an entry. A recovery that takes one fenced
+    bookie for enough leaves the old writer with a quorum, and acks go on behind the end that it
+    finds (planted bug "one fenced bookie is enough").
     """
     return all(
         (members & ~places).bit_count() < config.ack_quorum for members in write_sets(config)
@@ -45,13 +55,17 @@ def is_enough(config: LedgerConfig, places: int) -> bool:
 
 
 def misses_needed(config: LedgerConfig) -> int:
-    """So many bookies without the entry leave too few for an ack: it never was acked."""
+    """How many bookies must lack an entry before it is certain that it was not acked.
+
+    With W=3 and A=2 one miss says nothing: the other two may have acked it. Two leave one bookie,
+    which is no ack quorum (planted bug "an entry is absent after one miss").
+    """
     return config.write_quorum - config.ack_quorum + 1
 
 
-# Who has which entry, what may be acked, and who must be replaced.
+# What a writer may ack, and which bookies it must replace.
 #
-# The driver sends what it is told to and says what became of it:
+# The driver sends what the rules ask for, and reports what came of it:
 #
 #     targets = writing.append(pending)          → send to each
 #     if writing.stored(entry, bookie):          a bookie has it
@@ -61,7 +75,9 @@ def misses_needed(config: LedgerConfig) -> int:
 #     writing.hanging(now_ms)                    from time to time: each is one to `fail`
 #
 # While the ensemble changes nothing is acked: the new segment begins behind the last confirmed
-# entry, and what a bookie had that is no longer in it must not count.
+# entry, as it was when the change began. An entry that the old bookies ack meanwhile would belong
+# to the new segment, and readers would look for it on bookies that never got it (planted bug "acks
+# go on while the ensemble changes").
 
 
 class PendingAdd:
@@ -81,12 +97,12 @@ class PendingAdd:
     ) -> None:
         self.entry = entry
         self.length_bytes = length_bytes
-        """Of all entries' data up to this one."""
+        """The sum of all entries' data up to this one."""
         self.size = size
         self.request = request
         self.waiter = waiter
         self.carried = carried
-        """The last confirmed entry that its head names."""
+        """The last confirmed entry that the entry's head names."""
         self.acks = 0
         """The places that have it."""
 
@@ -113,7 +129,7 @@ class WriteRules:
         """Places that get nothing until they are replaced."""
         self._tried = 0
         self._tolerated = 0
-        """Those of them for which there is nobody now."""
+        """Failed places for which there is no other bookie now."""
         self._config = config
         self._size = config.ensemble
         self._ack_quorum = config.ack_quorum
@@ -144,7 +160,7 @@ class WriteRules:
         ]
 
     def append(self, pending: PendingAdd) -> tuple[BookieId, ...]:
-        """It is the next entry: to whom it goes."""
+        """Takes the next entry; returns the bookies to send it to."""
         entry = pending.entry
         if entry != self.next_entry:
             raise InvariantViolated(f"entry {entry} is appended, and {self.next_entry} is next")
@@ -153,10 +169,12 @@ class WriteRules:
         return self._targets[entry % self._size]
 
     def stored(self, entry: int, bookie: BookieId) -> bool:
-        """A bookie has an entry: whether something can be acked now."""
+        """Notes that a bookie has an entry; returns whether something can be acked now."""
         place = self._place_of.get(bookie)
         if place is None:
-            return False  # Replaced: readers of the new segment would not look there.
+            # Replaced: readers and recoveries of the new segment do not ask this bookie, so that
+            # its copy protects nobody.
+            return False
         self._answered[place] = max(self._answered[place], entry)
         pending = self.pending.get(entry)
         if pending is None:
@@ -169,7 +187,12 @@ class WriteRules:
         )
 
     def next_acked(self) -> PendingAdd | None:
-        """The next entry in order, if it may be acked: it is from then on confirmed."""
+        """The next entry in order, if it may be acked: it is from then on confirmed.
+
+        In order, since a recovery ends the ledger at the first entry that it cannot find. If entry
+        6 were acked while 5 is on one bookie only, a crash of the writer and of that bookie would
+        take 6 back as well (planted bug "acks are out of order").
+        """
         entry = self.last_confirmed + 1
         pending = self.pending.get(entry)
         if pending is None or pending.acks.bit_count() < self._ack_quorum or self.is_changing:
@@ -189,7 +212,7 @@ class WriteRules:
     # Changes of the ensemble.
 
     def fail(self, bookie: BookieId) -> bool:
-        """A bookie does not do its work: whether the ensemble is to be changed now."""
+        """Notes that a bookie failed; returns whether the ensemble is to be changed now."""
         place = self._place_of.get(bookie)
         if place is not None and not self.failed >> place & 1:
             self.failed |= 1 << place
@@ -198,7 +221,12 @@ class WriteRules:
 
     @property
     def wants_change(self) -> bool:
-        """A failure after the last ack is borne until there is something to write again."""
+        """Whether a failed bookie has to be replaced now.
+
+        A failure after the last ack is borne until there is something to write again: all that was
+        acked is on an ack quorum, and an idle ledger whose bookies restart one after the other
+        would get a segment for each.
+        """
         return bool(self.failed & ~self._tolerated and self.pending) and not self.is_changing
 
     def begin_change(self) -> tuple[int, tuple[int, ...]]:
@@ -211,9 +239,11 @@ class WriteRules:
     def changed(
         self, replaced: Mapping[int, BookieId], *, now_ms: float
     ) -> list[tuple[PendingAdd, BookieId]]:
-        """The metadata say so now: what is to be sent to whom.
+        """Takes over an ensemble that the metadata have now; returns what to send to whom.
 
-        A bookie may take its own place again: then it keeps what it has.
+        The acks of a bookie that was replaced are taken back for all entries of the new segment:
+        they would count as copies where no reader looks (planted bug "acks of replaced bookies
+        count"). A bookie may take its own place again: then it keeps what it has.
         """
         ensemble = list(self.ensemble)
         sends = []
@@ -234,12 +264,17 @@ class WriteRules:
         return sends
 
     def end_change(self) -> None:
-        """Acks go on; places for which nobody was found stay failed until `reconsider`."""
+        """Lets acks go on; places for which no bookie was found stay failed until `reconsider`.
+
+        As long as an ack quorum is left, a cluster without a spare bookie keeps taking entries
+        (`test_without_a_replacement_the_ack_quorum_goes_on`): DLOG's text promises appends with one
+        bookie away ("Availability").
+        """
         self.is_changing = False
         self._tolerated = self.failed & self._tried
 
     def reconsider(self) -> None:
-        """There may be bookies now for places that had to be left failed."""
+        """Asks again for bookies for places that had to be left failed."""
         self._tolerated = 0
 
     @property
@@ -248,7 +283,7 @@ class WriteRules:
         return is_enough(self._config, ~self.failed)
 
     def give_up(self) -> list[PendingAdd]:
-        """Nothing is acked any more: all that was not, in order."""
+        """Acks nothing any more; returns all that was not acked, in order."""
         pending, self.pending = self.pending, {}
         self.is_changing = True
         return list(pending.values())
@@ -256,12 +291,19 @@ class WriteRules:
     # Bookies that hang.
 
     def rest_until(self, now_ms: float) -> None:
-        """Nothing was awaited until now."""
+        """Starts the watch of bookies now. Until now nothing was awaited, so that the time before
+        must not be held against them."""
         self._watched_head_ms = now_ms
         self._watched = [(answered, now_ms) for answered in self._answered]
 
     def hanging(self, now_ms: float) -> list[BookieId]:
-        """Those that keep the oldest entry from being acked, have not answered, or lag."""
+        """The bookies that keep the oldest entry from being acked, have not answered, or lag.
+
+        An error is not needed to lose a bookie: one whose disk hangs keeps its connection and
+        answers nothing. If only the ack quorum counted, such a bookie would never be replaced, and
+        entries would have a copy less than asked for without anybody noticing
+        (`test_a_bookie_that_fails_is_replaced`).
+        """
         found = 0
         for place in range(self._size):
             answered, since_ms = self._watched[place]
@@ -289,7 +331,7 @@ class WriteRules:
         )
 
     def _last_sent(self, place: int) -> int:
-        """The newest entry whose write quorum the place is in."""
+        """The newest entry that the place has to store."""
         newest = self.next_entry - 1
         ahead = (place - newest) % self._size
         return newest if ahead < self._config.write_quorum else newest - self._size + ahead
@@ -302,19 +344,24 @@ class WriteRules:
 
 # When a writer may ack: an entry is stored by an ack quorum, and every reader can see that it is.
 #
+# DLOG's text promises that what was written is readable at once, and that what was not acked is not
+# (its "design goals"). BookKeeper acks first and lets readers hear of it later: a reader that opens
+# the ledger right after an ack then misses the entry, and if the writer dies, until the next
+# take-over (planted bug "an ack does not wait for readers").
+#
 # A reader of an open ledger asks so many bookies that no ack quorum is left without one of them
-# (`quorums.is_covered`), and believes the highest last confirmed entry (LAC) that it hears of. So
-# once an ack quorum of some write quorum durably has a LAC, every reader that asks from then on
-# sees it, whether the writer lives or not. There are three ways to get there:
+# (`is_covered`), and believes the highest last confirmed entry (LAC) that it hears of. So once an
+# ack quorum of some write quorum durably has a LAC, every reader that asks from then on sees it,
+# whether the writer lives or not. There are three ways to get there:
 #
 # - a later entry, whose head carries the LAC, is stored by its own ack quorum;
 # - the LAC is published to bookies apart from entries;
 # - the metadata name a new segment: all before it is confirmed.
 #
 # A LAC names only what an ack quorum has stored, so no recovery takes back what readers saw. That
-# an
-# entry is *on* an ack quorum is no substitute: until the writer counts it, a change of the ensemble
-# may put bookies in the place of those that have it (docs/decisions/0031).
+# an entry is *on* an ack quorum is no substitute: until the writer counts it, a change of the
+# ensemble may put bookies in the place of those that have it (docs/decisions/0031; planted bug
+# "readers believe in copies that the writer has not counted").
 
 
 class PublishedWriteRules(WriteRules):
@@ -325,21 +372,25 @@ class PublishedWriteRules(WriteRules):
         self.seen = self.last_confirmed
         """Every reader that asks from now on sees entries up to this one."""
         self.unseen: deque[PendingAdd] = deque()
-        """Confirmed, and not acked yet."""
+        """Entries that are confirmed, and not acked yet."""
         self._heard = [self.last_confirmed] * self._size
-        """By place, the LAC that was published there."""
+        """The LAC that was published at each place."""
 
     def next_acked(self) -> PendingAdd | None:
         while (confirmed := super().next_acked()) is not None:
             self.unseen.append(confirmed)
-            # An ack quorum has its head as well.
+            # An ack quorum has stored the entry, and so its head with the LAC in it.
             self.seen = max(self.seen, confirmed.carried)
         if self.unseen and self.unseen[0].entry <= self.seen:
             return self.unseen.popleft()
         return None
 
     def heard(self, bookie: BookieId, last_confirmed: int) -> bool:
-        """A bookie durably has a published LAC: whether something can be acked now."""
+        """Notes that a bookie durably has a published LAC; returns whether something can be acked.
+
+        An ack quorum has to have it. If one bookie were enough, a reader that meets the other two
+        would not see what was acked (planted bug "one bookie that was told is enough").
+        """
         place = self._place_of.get(bookie)
         if place is None:
             return False  # Replaced: readers of the new segment do not ask it.
@@ -363,7 +414,10 @@ class PublishedWriteRules(WriteRules):
 
     @property
     def wants_change(self) -> bool:
-        """Bookies that cannot be told are replaced as well, if acks wait for them."""
+        """As in `WriteRules`; and bookies that take no publication, if acks wait for them.
+
+        Without that, the last entry of a writer that falls silent would wait for ever.
+        """
         waits = self.pending or (self.unseen and not self.is_enough)
         return bool(self.failed & ~self._tolerated and waits) and not self.is_changing
 
@@ -372,14 +426,14 @@ class PublishedWriteRules(WriteRules):
     ) -> list[tuple[PendingAdd, BookieId]]:
         others = [place for place, bookie in replaced.items() if bookie != self.ensemble[place]]
         for place in others:
-            self._heard[place] = -1
+            self._heard[place] = -1  # A bookie that is new here was told nothing.
         if others:
             # The metadata have a segment that begins behind all that is confirmed.
             self.seen = max(self.seen, self.last_confirmed)
         return super().changed(replaced, now_ms=now_ms)
 
     def closed(self) -> list[PendingAdd]:
-        """The metadata say where the ledger ends: readers see all that is confirmed."""
+        """Notes that the metadata say where the ledger ends: readers see all that is confirmed."""
         unseen, self.unseen = self.unseen, deque()
         return list(unseen)
 
@@ -391,13 +445,13 @@ class PublishedWriteRules(WriteRules):
         return not self.unseen and super().is_at_rest
 
 
-# Whom to ask for an entry, one replica after the other, and what it means if nobody has it.
+# Which replica to ask for an entry, one after the other, and what it means if none has it.
 
 
 def replicas(
     metadata: LedgerMetadata, entry: int, *, is_avoided: Callable[[BookieId], bool]
 ) -> list[BookieId]:
-    """Who has an entry, in the order in which to ask: those that failed lately come last."""
+    """The bookies of an entry, in the order in which to ask: those that failed lately come last."""
     bookies = metadata.segment_of(entry).bookies
     holders = [bookies[place] for place in metadata.config.places(entry)]
     return sorted(holders, key=is_avoided)
@@ -430,7 +484,11 @@ class EntryRead:
 
     @property
     def error(self) -> RaftwoodError:
-        """After all have failed: damage first, then doubt, and absence only if all say so."""
+        """The error after all have failed: damage, then doubt, and absence only if all say so.
+
+        "No such entry" is final for a caller, who goes on behind it. One bookie that is away may
+        have the entry, so that its silence must not be covered by another's "no".
+        """
         for kind in (BadDigest, BookieUnavailable):
             for error in self._errors:
                 if isinstance(error, kind):
@@ -441,18 +499,21 @@ class EntryRead:
         return self._errors[0]
 
 
-# What a ledger holds whose writer is gone: fence, then decide entry by entry where it ends.
+# Recovery: what a ledger holds whose writer is gone. Fence, then decide entry by entry where it
+# ends.
 #
 # `FenceRound` ends once no ack quorum can be formed without a bookie that was fenced.
-# `RecoveryRound` then
-# asks for the entries behind the last confirmed one, several at once. Each of these reads fences as
-# well: a bookie that the first round did not reach could otherwise say that it lacks an entry, and
-# take it from the old writer afterwards.
+# `RecoveryRound` then asks for the entries behind the last confirmed one, several at once. Each of
+# these reads fences as well. A bookie that the first round did not reach could otherwise say that
+# it lacks entry 7, and take it from the old writer a moment later; with one more bookie that has
+# it, entry 7 is acked behind the end of the ledger (planted bug "recovery reads without fencing";
+# `test_every_read_of_a_recovery_fences`).
 #
-# An entry is there if anybody has it, and absent only if so many say that they lack it that it
-# cannot
-# have been acked. Silence and damaged copies say nothing. The first absent entry ends the ledger:
-# acks are in order.
+# An entry is there if any bookie has it: it may have been acked with bookies that do not answer, it
+# is stored again, and a second recovery finds it as well. It is absent only if so many say
+# that they lack it that it cannot have been acked. Silence and damaged copies say nothing: the
+# bookie that is down may be the one that acked (planted bugs "silence is a miss" and "a damaged
+# entry is a missing one"). The first absent entry ends the ledger: acks are in order.
 
 
 class FenceRound:
@@ -460,18 +521,21 @@ class FenceRound:
 
     def __init__(self, config: LedgerConfig, *, first: int) -> None:
         self._config = config
-        # A segment begins behind what was confirmed when it was made.
+        # A segment begins behind what was confirmed when it was made. Its bookies never had the
+        # entries before it: a recovery that asked them for these would hear "no such entry" from
+        # all, and end the ledger in front of what was acked (planted bug "the last segment says
+        # nothing of what is confirmed").
         self.last_confirmed = first - 1
         self._fenced = 0
         self._failed = 0
 
     def fenced(self, place: int, last_confirmed: int) -> None:
-        """A bookie refuses the writer from now on; what the head of its last entry says."""
+        """A bookie refuses the writer now; `last_confirmed` is from its last entry's head."""
         self._fenced |= 1 << place
         self.last_confirmed = max(self.last_confirmed, last_confirmed)
 
     def failed(self, place: int) -> None:
-        """It may not be fenced."""
+        """A bookie gave no answer: it may be fenced or not."""
         self._failed |= 1 << place
 
     @property
@@ -486,7 +550,7 @@ class FenceRound:
 
 
 class RecoveredEntry:
-    """An entry that somebody has, as it was packed."""
+    """An entry that a bookie has, as its writer packed it."""
 
     __slots__ = ("entry", "packed", "unpacked")
 
@@ -497,7 +561,7 @@ class RecoveredEntry:
 
 
 class _Question:
-    """What the bookies have said of one entry."""
+    """The answers of bookies for one entry."""
 
     __slots__ = ("found", "missing", "unknown")
 
@@ -521,7 +585,7 @@ class RecoveryRound:
         self.is_ended = False
         """The entry that would come next is absent."""
         self.undecidable: int | None = None
-        """An entry that all were asked for, and nobody could tell."""
+        """An entry that all bookies were asked for, with too few answers to decide."""
 
     def next_read(self) -> int | None:
         """An entry to ask all of its bookies for, unless enough is under way."""
@@ -542,12 +606,13 @@ class RecoveryRound:
             question.found = found
 
     def missing(self, place: int, entry: int) -> None:
-        """The bookie itself says that it lacks the entry, and is fenced."""
+        """The bookie answers that it lacks the entry; the same request has fenced it."""
         if entry in self._questions:
             self._questions[entry].missing |= 1 << place
 
     def unknown(self, place: int, entry: int) -> None:
-        """No answer, or a damaged copy: which is not a missing one."""
+        """No answer, a damaged copy, or a bookie that began anew and doubts (docs/decisions/0032):
+        none of these is a missing entry."""
         if entry in self._questions:
             self._questions[entry].unknown |= 1 << place
 
@@ -579,15 +644,17 @@ class RecoveryRound:
         )
 
 
-# What a bookie should hold, and how its place in a ledger's metadata goes to another one.
+# Repair: what a bookie should hold, and how its place in a ledger's metadata goes to another one.
 #
 # Only entries that are known to be confirmed are copied: those of a closed ledger, and those of an
 # open one that are in front of its last segment (a segment begins behind what was confirmed when it
-# was made). Who holds the last segment of an open ledger is its writer's affair: a repair that
-# changed it could leave an ack quorum of bookies that recoveries no longer ask and fence.
+# was made). The bookies of the last segment of an open ledger are its writer's to choose: a repair
+# that changed them could leave the writer with an ack quorum of bookies that recoveries no longer
+# ask and fence.
 #
-# The metadata name the new holder only once it has every entry: whoever reads or recovers the
-# ledger believes them.
+# The metadata name the new holder only once it has every entry. A reader or a recovery that comes
+# in between would ask the new holder, hear "no such entry", and count that as a miss (planted bug
+# "a repair names the new holder before it has the entries").
 
 
 class BookieShare(msgspec.Struct, frozen=True):
@@ -599,14 +666,14 @@ class BookieShare(msgspec.Struct, frozen=True):
     last: int
 
     def entries(self, config: LedgerConfig) -> Iterator[int]:
-        """Those that go to the place, in order."""
+        """The entries that go to the place, in order."""
         for entry in range(self.first, self.last + 1):
             if (self.place - entry) % config.ensemble < config.write_quorum:
                 yield entry
 
 
 def shares_of(metadata: LedgerMetadata, bookie: BookieId) -> list[BookieShare]:
-    """What a bookie should hold of the segments that are settled."""
+    """What a bookie should hold of the segments that no writer or recovery can change any more."""
     segments = metadata.segments
     found: list[BookieShare] = []
     for number, segment in enumerate(segments):
@@ -633,8 +700,10 @@ def with_holders(
     bookie: BookieId,
     holders: Mapping[int, BookieId],
 ) -> LedgerMetadata | None:
-    """Others hold the shares of a bookie, by segment; `Conflict` where the segments are not those
-    that were copied.
+    """The metadata with others in the place of a bookie, by segment.
+
+    `Conflict` where the segments are not those that were copied: a recovery or another repair was
+    faster, and its holders have entries that were not copied here.
     """
     wanted = tuple(
         _with_holder(segment, bookie, holders[number]) if number in holders else segment

@@ -1,7 +1,8 @@
 """`QuorumWriter`: the one writer of an open ledger, and the adds that it shares with a recovery.
 
-One object receives all answers, one timer watches all bookies, and an add allocates nothing but the
-entry itself.
+What may be acked is decided in `rules`; here it is sent, and bookies are replaced. One object
+receives all answers, one timer watches all bookies, and an add allocates nothing but the entry
+itself.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class LedgerAdder(Generic[RulesT]):
         self._stuck_at: tuple[int, int] | None = None
         self._stuck_since = 0.0
         self._refusal = ""
-        """What the last bookie that failed said."""
+        """The message of the last bookie that failed."""
         self._overloaded: list[tuple[int, BookieId]] = []
         self._resend_timer: asyncio.TimerHandle | None = None
 
@@ -81,7 +82,7 @@ class LedgerAdder(Generic[RulesT]):
         *,
         carried: int = -1,
     ) -> None:
-        """Send the next entry to those who are to have it."""
+        """Sends the next entry to its bookies."""
         writing = self._writing
         bookies = self._bookies
         entry = writing.next_entry
@@ -119,14 +120,19 @@ class LedgerAdder(Generic[RulesT]):
         self._confirmed()
 
     def _confirmed(self) -> None:
-        """The last confirmed entry may be another one."""
+        """Called when the last confirmed entry may have changed."""
         raise NotImplementedError
 
     def _refused(self, entry: int, bookie: BookieId, error: RaftwoodError) -> None:
         if isinstance(error, Fenced | PermissionDenied):
+            # One fenced bookie is enough to know that a recovery runs: DLOG's text lets the old
+            # writer give up for ever. To replace that bookie and go on would only lose the race
+            # later, with more entries under way.
             self._give_up(error)
         elif isinstance(error, Overloaded):
-            # Not dead: it gets the entry again, until it is slow for too long.
+            # Back-pressure, and not death: the bookie gets the entry again, until it is slow for
+            # too long. Replacing it would send the load to the next bookie, and overload that one
+            # (`test_a_bookie_with_too_much_to_do_is_not_dead`).
             self._overloaded.append((entry, bookie))
             if self._resend_timer is None:
                 pause_s = self._context.settings.overload_pause_ms / 1000
@@ -180,7 +186,10 @@ class LedgerAdder(Generic[RulesT]):
         settings = self._context.settings
         progress = self._progress()
         if self._stuck_at != progress:
-            # A bookie that returns and fails again is no progress.
+            # The deadline counts from the last progress. A bookie that registers, takes its place
+            # again and hangs again is none; if each return began a new deadline, an append would
+            # wait for ever
+            # (`test_bookies_that_hang_and_stay_registered_fail_appends_after_a_while`).
             self._stuck_at = progress
             self._stuck_since = self._loop.time()
         deadline = self._stuck_since + settings.change_timeout_ms / 1000
@@ -208,7 +217,7 @@ class LedgerAdder(Generic[RulesT]):
             self._give_up(error)
 
     def _progress(self) -> tuple[int, int]:
-        """Grows with all that bookies do for the ledger."""
+        """Numbers that grow with all that bookies do for the ledger."""
         return self._writing.last_confirmed, 0
 
     async def _replace_failed(self) -> None:
@@ -237,7 +246,11 @@ class LedgerAdder(Generic[RulesT]):
     async def _persist(
         self, *, before: tuple[BookieId, ...], first: int, after: tuple[BookieId, ...]
     ) -> None:
-        """Make it known who has the entries from `first` on, before anything there is acked."""
+        """Writes down which bookies have the entries from `first` on.
+
+        It returns before anything there is acked: after a crash, a recovery knows only the bookies
+        that the metadata name (planted bug "a changed ensemble is told to nobody").
+        """
         raise NotImplementedError
 
     # The end.
@@ -272,7 +285,8 @@ class LedgerAdder(Generic[RulesT]):
 
 
 def fail_apart(waiter: "asyncio.Future[int]", error: RaftwoodError) -> None:
-    """Each has an error of its own."""
+    """Fails a waiter with an error of its own: one object, raised in many tasks, would collect all
+    their tracebacks."""
     fail(waiter, type(error)(*error.args).with_traceback(None))
 
 
@@ -316,7 +330,7 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As this writer has last written them."""
+        """The metadata as this writer last wrote them."""
         return self._known.metadata
 
     def append(self, data: Buffer) -> "asyncio.Future[int]":
@@ -369,7 +383,7 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
     def _progress(self) -> tuple[int, int]:
         return self._writing.last_confirmed, self._writing.seen
 
-    # What acks wait for: that readers see the entries.
+    # Publishing the last confirmed entry: acks wait until readers can see it (see `rules`).
 
     def _publish(self) -> None:
         self._publish_handle = None
@@ -411,7 +425,7 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
                     digest=self._digest.of_last_confirmed(last),
                 )
             except Overloaded:
-                # Not dead: it is told again, until that takes too long.
+                # Back-pressure, as for adds: the bookie is asked again, until that takes too long.
                 await asyncio.sleep(self._context.settings.overload_pause_ms / 1000)
             else:
                 return
@@ -443,7 +457,9 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
                 ),
             )
         except RaftwoodError as error:
-            # Nothing is told to readers any more, so that what they do not see yet is never acked.
+            # Nothing is published any more, so that readers may never see the entries that wait for
+            # it: they must not be acked, and their callers must not wait
+            # (`test_a_close_that_fails_leaves_no_append_waiting_and_may_be_done_again`).
             self._give_up(error)
             raise
         for pending in self._writing.closed():

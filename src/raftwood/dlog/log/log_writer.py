@@ -1,9 +1,14 @@
 """`LogWriter`: the one writer of a log, from the moment that it has fenced the one before.
 
 Appends of one turn of the event loop share entries; entries are pipelined, and acked in order. A
-writer that another has taken over from says `Fenced` to everything, for ever. Where a ledger fails
-though nobody took over, the writer recovers it, and goes on in the next one with what was not
-stored: nobody notices but for the time.
+writer that another has taken over from answers `Fenced` to everything, for ever. Where a ledger
+fails though no other took over, the writer recovers it, and goes on in the next one with what was
+not stored: callers notice nothing but the time
+(`test_a_ledger_that_fails_is_recovered_and_nobody_notices`).
+
+Three things must be true before an append is acked here, beyond that an ack quorum has it: all
+before it is acked; the ledger before it is closed, so that readers look behind it; and the record
+was seen not long ago with this writer in it (`_settle`).
 """
 
 import asyncio
@@ -58,7 +63,7 @@ class LogWriter:
         self._end: asyncio.Future[None] | None = None
         self._error: RaftwoodError | None = None
         self.problem = ""
-        """Why the last ledger failed, though nobody took over."""
+        """Why the last ledger failed, though no other writer took over."""
         self._is_ending = False
         self._queue: deque[PendingMessage] = deque()
         self._pending: dict[tuple[bytes, int], PendingMessage] = {}
@@ -66,26 +71,30 @@ class LogWriter:
         self._bytes = 0
         self._ledger: WrittenLedger | None = None
         self._next: LedgerWriter | None = None
-        """Written once all that went to the one before is acked."""
+        """The ledger to go on in, once all that went to the one before is acked."""
         self._is_flushing = False
         self._age_timer: asyncio.TimerHandle | None = None
         self._validity_timer: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, int, list[PendingMessage]]] = []
-        """Acked by the bookies, and not by this writer yet."""
+        """Entries that the bookies acked, and this writer not yet."""
         self._closing: int | None = None
-        """The ledger before the one that is written, until it is closed: readers do not look behind
-        one that is open."""
+        """The ledger before the one that is written, until it is closed.
+
+        Readers do not look behind an open ledger, for there may be more in it. An ack of the next
+        ledger that comes before the close is an ack of a message that nobody can read; DLOG's text
+        promises that what was written is readable
+        (`test_what_is_acked_behind_a_rotation_is_read_though_closing_the_ledger_takes_long`)."""
         self._rotated: list[asyncio.Future[None]] = []
         self._last_ms = 0
         self._times: dict[int, tuple[int, int]] = {}
         self._acked_end: Position | None = None
         self.appended_bytes = 0
-        """Of all messages that were ever acked, without their heads."""
+        """Bytes of all messages that were ever acked, without their heads."""
 
     # Opening and ending.
 
     async def open(self) -> None:
-        """Take the log over; called once, by whoever makes the writer."""
+        """Takes the log over; called once."""
         self._driver.tell(on.WriterStarted())
         try:
             async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
@@ -102,7 +111,7 @@ class LogWriter:
 
     @property
     def is_fenced(self) -> bool:
-        """Another has taken over, or the log is gone: nothing will ever be acked again."""
+        """Another writer has taken over, or the log is gone: nothing will ever be acked again."""
         return isinstance(self._error, Fenced | NotFound)
 
     @property
@@ -117,13 +126,13 @@ class LogWriter:
 
     @property
     def meta(self) -> LogMeta:
-        """As this writer last saw it."""
+        """The record as this writer last saw it."""
         assert self._driver.rules.meta is not None
         return self._driver.rules.meta
 
     @property
     def take_over(self) -> TakeOverTimes:
-        """How long each phase of it took."""
+        """How long each phase of the take-over took; appends stand still meanwhile."""
         return self._driver.take_over
 
     @property
@@ -167,7 +176,7 @@ class LogWriter:
     async def close(self) -> None:
         """Wait for what is under way and close the ledger; the log can be opened again.
 
-        Where bookies do not answer in time, whoever opens the log next settles it.
+        Where bookies do not answer in time, the next writer's take-over settles it.
         """
         try:
             async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
@@ -301,7 +310,8 @@ class LogWriter:
     def _flush(self) -> None:
         self._is_flushing = False
         ledger, queue = self._ledger, self._queue
-        # Once the next ledger is in the meta, what was not sent yet goes there.
+        # Once the next ledger is in the meta, what was not sent yet goes there: a full ledger would
+        # grow without a bound while appends keep coming.
         if ledger is None or ledger.has_failed or self._next or self._error is not None:
             return
         limit = self._settings.entries_in_flight_max
@@ -311,7 +321,8 @@ class LogWriter:
                 for data, group in ledger.builder.build(queue, now_ms=now_ms):
                     ledger.append(data, group)
             except RaftwoodError as error:
-                # No ledger of this store would take it: nobody shall wait for it.
+                # No ledger of this store would take the entry: its callers must not wait for ever
+                # (`test_an_entry_that_the_ledger_refuses_leaves_its_number_to_nobody`).
                 self._fail(error)
                 return
             ledger.first_ms = ledger.first_ms or now_ms
@@ -343,8 +354,12 @@ class LogWriter:
         return now_ns - self._driver.verified_ns < self.meta.config.grace_ms * 500_000
 
     def _settle(self, ledger: int, entry: int, group: list[PendingMessage]) -> None:
-        """An entry is stored. Whoever slept so long may be fenced, and the fence gone with its
-        ledger: look before it is said.
+        """Acks a stored entry, or holds the ack until the record was looked at.
+
+        A process may sleep for an hour. Meanwhile another took the log over, fenced this ledger,
+        and retention deleted it, with its fence. Bookies that know nothing of the ledger take an
+        append as the first one, and ack. So an ack needs a look at the record within half of the
+        time for which fenced ledgers are kept (planted bug "deletes what was just fenced").
         """
         if self._held or self._closing is not None or not self._is_valid():
             self._held.append((ledger, entry, group))
@@ -353,7 +368,7 @@ class LogWriter:
             self._say_acked(ledger, entry, group)
 
     def _release(self) -> None:
-        """Say what was held, unless it must be held still."""
+        """Acks what was held, unless it still has to be held."""
         if self._closing is not None:
             return
         if not self._is_valid():
@@ -376,7 +391,7 @@ class LogWriter:
                 self._pending.pop((pending.producer, pending.sequence), None)
             pending.resolve(Position(base + number))
 
-    # What the driver says.
+    # Called by the driver.
 
     def known_is(self, producers: DlogProducers, *, last_ms: int, appended_bytes: int) -> None:
         self._producers = producers
@@ -437,7 +452,12 @@ class LogWriter:
             self._driver.tell(on.LedgerFenced(ledger) if is_fenced else on.LedgerFailed(ledger))
 
     def settled(self, info: LedgerInfo) -> None:
-        """Of a ledger that failed: what is stored is acked, the rest goes to the next one."""
+        """Takes over what a failed ledger holds: what is stored is acked, the rest goes on.
+
+        The recovery's end decides, not the answers of bookies: an append that failed may be stored
+        all the same, and would be in the log twice if it were sent to the next ledger
+        (`test_what_failed_in_one_ledger_and_the_next_is_not_taken_for_stored`).
+        """
         self._closed(info.ledger)
         ledger = self._ledger
         if ledger is None or ledger.writer.ledger != info.ledger:
@@ -451,7 +471,9 @@ class LogWriter:
                 again += group
         ledger.under_way.clear()
         for pending in again:
-            # Its place in the ledger that failed must not come into a snapshot.
+            # The next entry carries a snapshot of the producers' positions. The place that this
+            # message had in the failed ledger does not exist: a repeated append would be answered
+            # with a position at which nothing stands.
             self._producers.remove(pending.producer, pending.sequence)
         self._queue.extendleft(reversed(again))
         if self._next is not None:
@@ -489,7 +511,7 @@ class LogWriter:
             self._end.set_result(None)
 
     def _fail(self, error: RaftwoodError) -> None:
-        """Nothing is acked from here on."""
+        """Fails all that waits; acks nothing any more."""
         if self._error is not None:
             return
         self._error = error

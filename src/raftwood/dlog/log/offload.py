@@ -46,7 +46,7 @@ class OffloadIndex(msgspec.Struct, frozen=True):
 
     offsets: tuple[int, ...]
     end: int
-    """Of the last entry."""
+    """The offset behind the last entry."""
     data_bytes: int
 
     @property
@@ -147,11 +147,11 @@ class OffloadStore(Protocol):
     """A folder of files, or an object store."""
 
     async def write(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        """An object of these parts, which lasts when it returns."""
+        """Writes an object of these parts; durable when it returns."""
         ...
 
     async def rename(self, name: str, new: str) -> None:
-        """At once or not at all; one of the new name is replaced."""
+        """Renames an object, at once or not at all; one of the new name is replaced."""
         ...
 
     async def size(self, name: str) -> int:
@@ -193,7 +193,8 @@ class ArrowOffloadStore:
         await _blocking(self._sync, self._folder)
 
     def _sync(self, path: str) -> None:
-        """The ledger is deleted after this; object stores are durable by themselves."""
+        """Makes a file or folder durable: the ledger is deleted after this, and a power cut would
+        take the only copy. Object stores are durable by themselves."""
         if self._file_system.type_name == "local":
             file = os.open(path, os.O_RDONLY)
             try:
@@ -232,9 +233,11 @@ async def _blocking(call: Any, *arguments: Any) -> Any:
 
 # Closed ledgers are copied to cheap storage, verified, and deleted; readers notice nothing.
 #
-# The copy is read back and compared before the record says that the ledger is offloaded, and the
-# ledger is deleted after that: whoever crashes in between leaves a copy that nobody asks for, or a
-# ledger that is found as an orphan.
+# The copy is read back and compared before the record says that the ledger is offloaded: a store
+# that acks a write and keeps something else would otherwise have the only copy
+# (`test_a_copy_that_is_not_the_same_leaves_the_ledger_where_it_is`). The ledger is deleted after
+# the record names the copy: a crash in between leaves a copy that nobody asks for, or a ledger that
+# is found as an orphan, and never a record that names what is gone.
 
 PART_BYTES = 4 << 20
 
@@ -329,8 +332,10 @@ async def copy_ledger(
 ) -> None:
     """Copy a closed ledger, read the copy back to compare it, and give it its name.
 
-    Several may do so at once, each by a name of its own attempt at first: what was not compared
-    never takes the place of what was.
+    Two processes may offload one ledger at once. Each writes under a name of its own attempt first:
+    if both wrote to the final name, one would read a half-written object as its copy, or put a
+    damaged one in the place of one that was compared and that the record names
+    (`test_two_that_offload_the_same_log_at_once_leave_one_good_copy_of_each_ledger`).
     """
     own = f"{name}.{attempt}"
     try:

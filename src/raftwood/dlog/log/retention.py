@@ -1,4 +1,10 @@
-"""Which ledgers of a log may be freed: shrinking, retention, and orphans. Pure rules."""
+"""Which ledgers of a log may be freed: shrinking, retention, and orphans. Pure rules.
+
+All of them change the record first; ledgers are deleted once the record does not name them any
+more. In the other order a crash in between, or a lost compare-and-set, leaves a record that names
+ledgers which are gone: readers fail there, and a take-over cannot recover them (planted bug
+"deletes before the record says so").
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +15,7 @@ from raftwood.base.position import Position, position_of_entry
 from raftwood.dlog.log.meta import LedgerInfo, LogMeta
 
 SPARED: Final = 2
+"""The last two ledgers stay: they may be open, and a take-over has to fence them."""
 
 
 def shrunk(
@@ -16,11 +23,16 @@ def shrunk(
 ) -> tuple[LogMeta, tuple[LedgerInfo, ...]]:
     """The record without what is below a position, and the ledgers that go.
 
-    What is below can't be read any more from then on, though its ledger may stay.
+    What is below can't be read any more from then on, though its ledger may stay. Ledgers that a
+    take-over has just fenced stay for a while, since their fences go with them
+    (`test_shrinking_spares_the_last_two_and_what_was_fenced_of_late`).
     """
     first = max(meta.first, before)
     ledgers = meta.ledgers
     count = 0
+    # The last ledger with entries stays as well, even if all of it is freed: its entries carry the
+    # producers' sequences, without which the next writer stores a repeated append twice
+    # (docs/decisions/0017).
     filled = [place for place, each in enumerate(ledgers) if each.last_entry >= 0]
     limit = min(len(ledgers) - SPARED, filled[-1] if filled else len(ledgers))
     grace_ms = meta.config.grace_ms
@@ -43,8 +55,11 @@ def shrunk(
 
 
 def retained_from(meta: LogMeta, *, now_ms: int, needed: Iterable[Position] = ()) -> Position:
-    """Where a log begins by its retention: whole ledgers too old or too much, up to the first that
-    is needed by somebody who asked for it.
+    """Where a log begins by its retention.
+
+    Whole ledgers that are too old or too much go, up to the first that a durable cursor still needs
+    (`test_retention_goes_by_age_and_by_bytes_and_heeds_cursors`). A ledger goes by the time of its
+    last entry: it would otherwise take messages with it that are within the retention.
     """
     config = meta.config
     left = sum(each.bytes for each in meta.ledgers)
@@ -64,7 +79,7 @@ def retained_from(meta: LogMeta, *, now_ms: int, needed: Iterable[Position] = ()
 
 
 def offloaded(meta: LogMeta, *, ledger: int) -> LogMeta:
-    """The record with a ledger's copy in its place."""
+    """The record with a ledger marked as offloaded: readers go to its copy."""
     return replace(
         meta,
         ledgers=tuple(
@@ -75,10 +90,12 @@ def offloaded(meta: LogMeta, *, ledger: int) -> LogMeta:
 
 
 def orphans(meta: LogMeta | None, ledgers: Iterable[int]) -> list[int]:
-    """Of the ledgers made for a log, those that can never come into its list.
+    """The ledgers made for a log that can never come into its list.
 
-    A ledger that comes into the list is above all in it. One that is above the last may be just
-    about to; where there is no such log any more, none can.
+    A writer that died between the creation of a ledger and the change of the record leaves one. A
+    ledger that comes into the list is above all in it: one that is above the last may be about to
+    come, and deleting it would lose what is acked in it a moment later. Where there is no such log
+    any more, none can come (`test_an_orphan_is_below_the_last_ledger_and_in_no_list`).
     """
     if meta is None:
         return sorted(ledgers)

@@ -1,6 +1,10 @@
 """The one writer of a log: take-over, rotation, giving up, the end. A state machine without I/O.
 
 `WriterRules.step` takes one of the events, and returns actions; `writer_driver` carries them out.
+The protocol is that of DLOG's text, section "Architecture and implementation": its table of two
+writers that meet is the reason for each order of steps below. Planted bugs are in
+`tests/kits/dlog/log_model/mutants.py` (these rules in any order of events) and in
+`tests/kits/dlog/simulation/mutants.py` (whole logs with real ledgers below).
 """
 
 from enum import Enum, auto
@@ -13,7 +17,7 @@ from raftwood.dlog.log.meta import LEDGERS_MAX, DlogState, LedgerInfo, LogMeta
 
 
 class WriterStarted(msgspec.Struct, frozen=True):
-    """Somebody wants to write."""
+    """A caller opened the writer."""
 
 
 class MetaRead(msgspec.Struct, frozen=True):
@@ -30,7 +34,7 @@ class MetaSet(msgspec.Struct, frozen=True):
 
 
 class MetaNotSet(msgspec.Struct, frozen=True):
-    """Another was faster, or nobody knows: the answer may be lost."""
+    """The compare-and-set was refused, or its answer was lost: the record has to be read."""
 
 
 class LedgerRecovered(msgspec.Struct, frozen=True):
@@ -40,7 +44,7 @@ class LedgerRecovered(msgspec.Struct, frozen=True):
 
 
 class RecoveryFailed(msgspec.Struct, frozen=True):
-    """It cannot be told now what the ledger holds."""
+    """Too few bookies answer to tell what the ledger holds."""
 
     ledger: int
 
@@ -53,17 +57,17 @@ class LedgerCreated(msgspec.Struct, frozen=True):
 
 
 class CreationFailed(msgspec.Struct, frozen=True):
-    """Too few bookies, or nobody answers."""
+    """There are too few bookies for a ledger, or the metastore does not answer."""
 
 
 class ProducersRebuilt(msgspec.Struct, frozen=True):
-    """It is known what every producer has written, as that attempt found the log."""
+    """The last sequence of every producer is known, as that attempt found the log."""
 
     attempt: int
 
 
 class RotationAsked(msgspec.Struct, frozen=True):
-    """The ledger is full or old, or somebody wants the next one."""
+    """The ledger is full or old, or a caller wants the next one."""
 
 
 class LedgerEnded(msgspec.Struct, frozen=True):
@@ -85,15 +89,15 @@ class LedgerFenced(msgspec.Struct, frozen=True):
 
 
 class PauseEnded(msgspec.Struct, frozen=True):
-    """Time to try again."""
+    """The pause that `PauseWriter` asked for is over."""
 
 
 class ValidityEnded(msgspec.Struct, frozen=True):
-    """It is long ago that the record was seen with this writer in it."""
+    """The record was last seen with this writer in it too long ago: it has to be read again."""
 
 
 class EndAsked(msgspec.Struct, frozen=True):
-    """No more will be appended; with `terminates`, by nobody ever."""
+    """This writer appends no more; with `terminates`, nor will any other."""
 
     terminates: bool
 
@@ -130,13 +134,17 @@ class SetMeta(msgspec.Struct, frozen=True):
 
 
 class RecoverLedger(msgspec.Struct, frozen=True):
-    """Fence and close it; answered by `LedgerRecovered` or `RecoveryFailed`."""
+    """Fence and close the ledger; answered by `LedgerRecovered` or `RecoveryFailed`."""
 
     ledger: int
 
 
 class RebuildProducers(msgspec.Struct, frozen=True):
-    """From these ledgers, which are closed; answered by `ProducersRebuilt`."""
+    """Read the producers' sequences from these closed ledgers; answered by `ProducersRebuilt`.
+
+    A producer whose append was not answered sends it again to the next writer. One that does not
+    know the sequence stores it twice (planted bug "forgets the producers").
+    """
 
     ledgers: tuple[LedgerInfo, ...]
     attempt: int
@@ -153,13 +161,19 @@ class CloseLedger(msgspec.Struct, frozen=True):
 
 
 class DeleteLedger(msgspec.Struct, frozen=True):
-    """Nobody needs it; not answered, and where it fails it is an orphan that is found later."""
+    """Delete a ledger that is in no list. Not answered: if it fails, the ledger is an orphan that
+    `retention.orphans` finds later."""
 
     ledger: int
 
 
 class WriteToLedger(msgspec.Struct, frozen=True):
-    """From here on append to this ledger, once all that went to the one before is acked."""
+    """Append to this ledger from now on, once all that went to the one before is acked.
+
+    Acks have to come in the order of positions across a rotation. If entries of the new ledger were
+    acked while the old one's last entries are under way, a crash would lose those, and the log
+    would have a hole between two acked messages (planted bug "writes to the next ledger at once").
+    """
 
     ledger: int
 
@@ -168,7 +182,9 @@ class PauseWriter(msgspec.Struct, frozen=True):
     """Answered by `PauseEnded` after a while."""
 
     is_contended: bool = False
-    """Another writer was faster, and nothing failed: a longer pause would lose to it again."""
+    """Another writer was faster, and nothing failed. The pause stays short: one that grew with each
+    lost round would lose all following rounds too
+    (`test_none_of_five_that_contend_for_a_log_waits_for_long`)."""
 
 
 class GiveUp(msgspec.Struct, frozen=True):
@@ -180,7 +196,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 
 
 class EndWriter(msgspec.Struct, frozen=True):
-    """All is done that was asked for; a log that has ended still answers what is known."""
+    """The ledger is closed, or the log terminated; known sequences can still be answered."""
 
 
 Action = (
@@ -201,29 +217,44 @@ Action = (
 # The one writer of a log: take-over, rotation, giving up, the end. A state machine without I/O.
 #
 # **Take-over**: read the meta, recover (and so fence) the last two ledgers, create a new one, set
-# the meta; only then write. Where another was faster, delete the new ledger and begin again.
+# the meta; only then write. Where another was faster, delete the new ledger and begin again. Each
+# step is in the way of one failure:
+# - Fence before the meta is set. What the old writer stores between the two would be unknown to the
+#   new one, which has read the log's end and its producers already (planted bug "sets before it
+#   fences").
+# - Fence two, not one. In the middle of a rotation the old writer appends to the ledger before the
+#   last one (the text's first case). If only the last were fenced, it would go on there, and be
+#   acked for messages in front of the new writer's (planted bug "fences one ledger in place of
+#   two").
+# - Set the meta before the first append. A ledger that is in no list is read by nobody, and deleted
+#   as an orphan, with all that was acked in it (planted bug "writes before it is in the record").
 #
 # **Rotation**: create the next ledger, set the meta, write to it once all that went to the old one
-# is
-# acked. The old one is written until then. So the ledgers' contents follow upon one another without
-# a hole, whoever crashes when; and since the next rotation waits until the old ledger is closed,
-# only the last two of the list are ever open.
+# is acked. The old one is written until then, so that a rotation does not stop appends. So the
+# ledgers' contents follow upon one another without a hole, no matter which process crashes when;
+# and since the next rotation waits until the old ledger is closed, only the last two of the list
+# are ever open. A third one would be open to a writer that a take-over does not fence (planted bug
+# "opens a third ledger").
 #
-# **Giving up** is for ever: upon a fenced ledger, or a meta record with another writer in it.
-# Shrinking and the like change the record too, and leave the writer in it: such a change is taken
-# over and the compare-and-set repeated.
+# **Giving up** is for ever: upon a fenced ledger, or a meta record with another writer in it. A
+# writer that came back by itself would fence its successor, that one would fence it again, and the
+# log would be written by nobody for long (planted bug "goes on after another writer"). Shrinking
+# and the like change the record too, and leave the writer in it: such a change is taken over and
+# the compare-and-set repeated.
 #
 # Whether a compare-and-set was carried out is always read from the record itself, since an answer
-# may be lost; until it is known to have failed, the ledger that it names is not deleted.
+# may be lost. Until it is known to have failed, the ledger that it names is not deleted: the record
+# would name a ledger that is gone, and the log could never be opened again (planted bug "believes
+# that a lost answer is a no").
 
 ATTEMPTS_MAX = 64
-"""Of a take-over, each lost to another writer."""
+"""The attempts of a take-over, each lost to another writer."""
 FENCED = 2
-"""Ledgers at the end of the list that may be open."""
+"""How many ledgers at the end of the list may be open."""
 
 
 class WriterPhase(Enum):
-    """Where a writer is in its life."""
+    """The phases of a writer's life, in order."""
 
     READING = auto()
     FENCING = auto()
@@ -235,34 +266,34 @@ class WriterPhase(Enum):
 
 
 class WriterRules:
-    """`actions = rules.step(event)`; `writer` is a token that nobody else has."""
+    """`actions = rules.step(event)`; `writer` is a random token of this writer alone."""
 
     def __init__(self, writer: bytes, *, preallocates: bool = False) -> None:
         self.writer = writer
         self.phase = WriterPhase.READING
         self.meta: LogMeta | None = None
-        """As it was last seen or set."""
+        """The record as it was last seen or set."""
         self.current: int | None = None
         """The ledger that is written."""
         self.retiring: int | None = None
-        """The one before, until it is closed."""
+        """The ledger before that, until it is closed."""
         self.spare: int | None = None
-        """The next one, in no list yet."""
+        """The next ledger, in no list yet."""
         self._spare_ms = 0
         self._preallocates = preallocates
         self._version = 0
         self.attempts = 0
         self._recovering: dict[int, LedgerInfo | None] = {}
         self._fenced_now: tuple[int, ...] = ()
-        """What this take-over has closed; others that are closed were so by their own writer, or
-        for long."""
+        """The ledgers that this take-over has closed. Others were closed by their own writer, or by
+        an earlier take-over."""
         self._unrecovered: list[int] = []
-        """To be tried again after the pause."""
+        """Ledgers whose recovery is to be tried again after the pause."""
         self._is_rebuilt = False
         self._is_creating = False
         self._is_pausing = False
         self._proposed: LogMeta | None = None
-        """What is being set."""
+        """The record that is being set."""
         self._is_checking = False
         self._is_verifying = False
         self._dropped: tuple[int, ...] = ()
@@ -271,12 +302,12 @@ class WriterRules:
         self._has_failed = False
         """The current ledger takes nothing more; its recovery is under way, or done."""
         self._closed: dict[int, LedgerInfo] = {}
-        """Not in the record yet."""
+        """Closed ledgers that the record does not show as closed yet."""
         self._ends: EndAsked | None = None
         self._is_closing = False
 
     def step(self, event: Event) -> list[Action]:
-        """What to do now; nothing once the writer has given up, but to clean up behind it."""
+        """What to do now. Once the writer has given up, it only cleans up behind itself."""
         if self.phase in (WriterPhase.GIVEN_UP, WriterPhase.ENDED):
             return self._after_the_end(event)
         match event:
@@ -302,13 +333,16 @@ class WriterRules:
                     return self._pause()
                 if self.phase is not WriterPhase.FENCING or event.ledger not in self._recovering:
                     return []
-                self.phase = WriterPhase.READING  # The list itself may be another one by now.
+                # Another writer may have taken over meanwhile: the list is read again, too.
+                self.phase = WriterPhase.READING
                 return self._pause()
             case PauseEnded():
                 self._is_pausing = False
                 return self._try_again()
             case ProducersRebuilt():
-                # An earlier attempt's answer is of a log that others have written since.
+                # An earlier attempt's answer tells of a log that others have written since. A
+                # writer that believes it does not know the newest sequences, and stores a repeated
+                # append twice (planted bug "takes any rebuild").
                 self._is_rebuilt = self._is_rebuilt or event.attempt == self.attempts
                 return self._write_if_ready()
             case RotationAsked():
@@ -319,7 +353,8 @@ class WriterRules:
             case LedgerFailed():
                 return self._failed(event.ledger)
             case LedgerFenced():
-                # The spare may be in the list already where its compare-and-set is under way.
+                # Where a compare-and-set is under way, the spare may be in the list already: it is
+                # left for the next writer to find.
                 dropped = self._drop_spare(self.meta) if self._proposed is None else []
                 return dropped + self._give_up(
                     f"ledger {event.ledger} is fenced: another has taken the log over, or the "
@@ -347,7 +382,9 @@ class WriterRules:
         self.meta, self._version = meta, event.version
         self._is_rebuilt = False
         if meta.is_terminated:
-            self.phase = WriterPhase.CLAIMING  # There is nothing to claim.
+            # There is nothing to fence or to claim. The producers are read all the same: an append
+            # that was stored before the end must be answered with its position, not refused.
+            self.phase = WriterPhase.CLAIMING
             return [RebuildProducers(meta.ledgers, self.attempts)]
         self.phase = WriterPhase.FENCING
         self._recovering = {each.ledger: None for each in meta.ledgers[-FENCED:]}
@@ -361,12 +398,13 @@ class WriterRules:
         if self.phase is WriterPhase.WRITING:
             return self._failed_is_recovered(info)
         if self.phase is not WriterPhase.FENCING:
-            return []  # Asked for twice, and the other failed.
+            return []  # The other recovery of this attempt failed, and the list is read again.
         self._recovering[info.ledger] = info
         return self._fenced() if all(self._recovering.values()) else []
 
     def _fenced(self) -> list[Action]:
-        """Nobody else can append to the log now, but others may be about to claim it as well."""
+        """No other writer can append to the log now, but others may be about to claim it as well:
+        the compare-and-set decides."""
         meta = self._known()
         ledgers = tuple(self._recovering.get(each.ledger) or each for each in meta.ledgers)
         self._fenced_now = tuple(each.ledger for each in meta.ledgers if not each.is_closed)
@@ -378,6 +416,8 @@ class WriterRules:
 
     def _created(self, event: LedgerCreated) -> list[Action]:
         self._is_creating = False
+        # Positions begin with the ledger's number (DLOG's text, "MessageID"). A smaller number
+        # would give new messages positions below the old ones, and readers would never reach them.
         if event.ledger <= self._known().last_ledger:
             return [
                 DeleteLedger(event.ledger),
@@ -394,7 +434,13 @@ class WriterRules:
         return self._set(self._claim(event.now_ms))
 
     def _claim(self, now_ms: int) -> LogMeta:
-        """What was fenced is so from now on, in the record; empty ledgers go, in time."""
+        """The record with this writer and its new ledger.
+
+        It notes when this take-over fenced ledgers, and leaves out empty ledgers that were fenced
+        long ago. Not sooner: with a ledger goes its fence. A writer that slept through the
+        take-over would be acked by bookies that know nothing of the ledger any more (planted bug
+        "deletes what was just fenced").
+        """
         meta = self._known()
         ledgers = [
             replace(each, fenced_ms=now_ms) if each.ledger in self._fenced_now else each
@@ -432,13 +478,15 @@ class WriterRules:
         return [SetMeta(meta, self._version)]
 
     def _checked(self, meta: LogMeta, version: int) -> list[Action]:
-        """Whether what was proposed is in the record; the record as it is now."""
+        """Looks in the record for what was proposed, after a compare-and-set without an answer."""
         self._is_checking = False
         proposed = self._proposed
         if proposed is None:
             raise InvariantViolated("a compare-and-set that nobody asked for was not carried out")
         if version == self._version:
-            return self._set(proposed)  # Not carried out, or not yet: at most one of them will be.
+            # Not carried out, or not yet. Sent again with the same version: at most one of the two
+            # will be, and it is the same change.
+            return self._set(proposed)
         is_ours = meta.writer == self.writer
         if is_ours and (meta.last_ledger == proposed.last_ledger) and self._is_done(meta):
             self._proposed = meta
@@ -455,7 +503,7 @@ class WriterRules:
         return self._go_on()
 
     def _is_done(self, meta: LogMeta) -> bool:
-        """A change that adds no ledger is seen by what it was for."""
+        """Whether a change that adds no ledger is in the record, seen by its effect."""
         proposed = self._proposed
         assert proposed is not None
         is_closed = {each.ledger: each.is_closed for each in meta.ledgers}
@@ -472,7 +520,8 @@ class WriterRules:
         return [*dropped, *self._pause(is_contended=True)]
 
     def _drop_spare(self, meta: LogMeta | None) -> list[Action]:
-        """Where its compare-and-set came through and another took over since, it is in the list."""
+        """Deletes the spare ledger, unless the record has it: its compare-and-set may have come
+        through before another writer took over."""
         spare, self.spare = self.spare, None
         if spare is None or (meta is not None and meta.place_of(spare) is not None):
             return []
@@ -537,7 +586,13 @@ class WriterRules:
         return self._go_on()
 
     def _go_on(self) -> list[Action]:
-        """The next thing to do for one who writes; one change of the record at a time."""
+        """The next step while writing; one change of the record at a time.
+
+        A rotation waits for the ledger before to be closed, and for the recovery of one that
+        failed: the new ledger's first message must follow the old one's last. Where there are too
+        few bookies for the next ledger, appends go on in the current one
+        (`test_too_few_bookies_for_a_new_ledger_delay_the_rotation_alone`).
+        """
         if self.phase is not WriterPhase.WRITING or self._proposed is not None:
             return []
         is_recovered = not (self._has_failed and self.current in self._recovering)
@@ -595,7 +650,7 @@ class WriterRules:
         return LedgerInfo(self.spare, self._spare_ms)
 
     def _verify(self) -> list[Action]:
-        # A change that is under way will tell as well.
+        # A change that is under way will show as well whether this is still the writer.
         if (
             self.phase is not WriterPhase.WRITING
             or self._proposed is not None
@@ -636,8 +691,8 @@ class WriterRules:
         return [GiveUp(reason)]
 
     def _after_the_end(self, event: Event) -> list[Action]:
-        """A ledger that comes too late is in no list; a change under way is left to whoever is
-        next, since it may still come through.
+        """Deletes a ledger that comes too late: it is in no list. A change of the record that is
+        under way is left alone, since it may still come through: the next writer finds its ledger.
         """
         if isinstance(event, LedgerCreated):
             return [DeleteLedger(event.ledger)]

@@ -1,8 +1,14 @@
 """How far a shard's processor has come: in memory, and saved in the lease store.
 
+Section 5.4.2 of the LogHub client library's text: a checkpoint is kept in memory, or stored at
+once; the worker stores what is in memory from time to time and when it loses the shard. Only the
+consumer owner may store one, even if the lease is already another's: so a robbed worker's last
+flush lands, and its thief repeats nothing.
+
 `CheckpointWriter` saves the checkpoints of all shards: what comes during one call goes with the
-next. `LeaseTenure` says how long a shard is still this worker's; its consumer asks before each
-step.
+next. With a call for each, a worker with a hundred shards would be busy with checkpoints alone
+(`test_checkpoints_that_come_during_a_save_share_the_next_one`). `LeaseTenure` says how long a shard
+is still this worker's; its consumer asks before each step.
 """
 
 import asyncio
@@ -27,7 +33,7 @@ class _Round:
 
 
 class CheckpointWriter:
-    """Of one worker; `on_refused` is told of each that belongs to another by now."""
+    """Saves the checkpoints of one worker; calls `on_refused` for each shard that is another's."""
 
     def __init__(self, store: LeaseStore, process: str, on_refused: Callable[[Save], None]) -> None:
         self._store = store
@@ -64,7 +70,7 @@ class CheckpointWriter:
 
 
 class LeaseTenure:
-    """Of one shard in one epoch."""
+    """How long one shard is this worker's in one epoch."""
 
     def __init__(
         self, agent: LeaseAgent, now_ms: Callable[[], int], *, shard: str, epoch: int
@@ -75,11 +81,15 @@ class LeaseTenure:
         self._epoch = epoch
         self._last_ms = 0
         self.is_calling = False
-        """A call of what the user wrote is under way."""
+        """A call of the user's processor is under way."""
 
     def remaining_ms(self) -> int:
-        """Also while the shard is being given up: the store's fence lets the last save through."""
-        # The agent answers 0 once it has told the consumer to stop.
+        """The time until the lease is over, also while the shard is being given up.
+
+        A processor that is asked to stop still has to save what it did; the store's fence, not
+        this clock, decides whether that lands.
+        """
+        # The agent answers 0 once it has told the consumer to stop: the last deadline counts.
         deadline_ms = self._agent.deadline_ms(self._shard, self._epoch)
         self._last_ms = max(self._last_ms, deadline_ms)
         return self._last_ms - self._now_ms()
@@ -89,7 +99,7 @@ class LeaseTenure:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around each call of what the user wrote: one that hangs loses the shard."""
+        """Around each call of the user's processor: a call that hangs loses the shard."""
         self.is_calling = True
         self.goes_on()
         try:
@@ -105,33 +115,36 @@ class LeaseTenure:
 
 
 class AsyncCheckpointTracker:
-    """Of one shard in one epoch."""
+    """The checkpoint of one shard in one epoch."""
 
     def __init__(self, lease: ShardLease, tenure: LeaseTenure, writer: CheckpointWriter) -> None:
         self.shard_id = lease.shard
         self.epoch = lease.epoch
-        """Grows with each worker that gets the shard: whoever writes elsewhere can fence with it,
-        and refuse what comes with a smaller one than it has seen."""
+        """Grows with each worker that gets the shard. The store can fence checkpoints and nothing
+        else: a call of process() that outlasts its lease still writes to the user's database. That
+        database can fence too, if it refuses a smaller epoch than it has seen."""
         self.is_shard_end = False
         """All of the shard was processed, and nothing follows."""
         self.stopping = asyncio.Event()
         """Set when the shard is to be given up: the rest of a long call may be left undone."""
         self.is_hung = False
-        """It is to be given up because the call that is under way takes too long."""
+        """The shard is to be given up because the call that is under way takes too long."""
         self._given: str | None = None
         """Behind the last batch that was given to the processor, and that it did not fail on."""
         self._after = ""
-        """As the call of process() that is under way has saved it behind one of its batches."""
+        """The position that the call of process() under way has saved, behind one of its batches;
+        empty where it has saved none."""
         self.bytes_per_s = lease.bytes_per_s
         self._tenure = tenure
         self._writer = writer
-        # One value, for a thread may set it while the loop reads it.
+        # One value, since a thread may set it while the loop reads it: position and number of two
+        # different saves must never be stored together.
         self._saved = (lease.checkpoint, lease.seq)
         self._stored_seq = lease.seq
 
     @property
     def remaining_s(self) -> float:
-        """Until then the shard is this worker's alone; each renewal of its lease adds to it."""
+        """How long the shard is still this worker's alone; each renewal of its lease adds to it."""
         return self._tenure.remaining_ms() / 1000
 
     @property
@@ -142,7 +155,7 @@ class AsyncCheckpointTracker:
     def check_lease(self) -> None:
         """`LeaseLost` where the lease's time is over: the shard may be another worker's.
 
-        A call that was paused cannot be ended from outside; it learns here that it has to end.
+        No one can end a paused call from outside; it learns here that it has to end.
         """
         if self._tenure.remaining_ms() <= 0:
             raise LeaseLost(
@@ -162,8 +175,10 @@ class AsyncCheckpointTracker:
 
         In memory it reaches the store in a few seconds, and when the shard is given up; with
         `persistent` it is there on return. `LeaseLost` where the lease's time is over, or the shard
-        is another's by now: nothing is saved then, in memory either, for whoever hears of it may
-        undo its work. A long call shows by it that it does not hang.
+        is another's by now: nothing is saved then, not even in memory. A processor that gets the
+        error may undo its work; if the checkpoint landed later, those records would be lost
+        (`test_nothing_is_stored_when_the_lease_is_over_or_anothers`). A long call shows by it that
+        it does not hang.
         """
         self.check_lease()
         self.note(after)
@@ -171,7 +186,7 @@ class AsyncCheckpointTracker:
             await self.store()
 
     def note(self, after: ShardBatch | None = None) -> None:
-        """Save it in memory, late or not: the store refuses it where the shard is another's."""
+        """Saves in memory, even late: the store refuses it where the shard is another's."""
         self.goes_on()
         self._after = "" if after is None else after.next_position
         position = self._after or self._given
@@ -190,10 +205,15 @@ class AsyncCheckpointTracker:
         try:
             yield
         except BaseException:
+            # The usual shutdown() saves all that was given. The batch that the processor failed on
+            # must not be part of that, or nobody processes it again
+            # (`test_what_a_processor_failed_on_is_not_saved_in_its_shutdown`).
             self._given = before
             raise
         if self.is_stopping and self._after:
-            # It has left the rest undone, as it may: that is not to be skipped in shutdown().
+            # The call has left the rest undone, as it may while it is asked to stop: shutdown()
+            # must not save behind it
+            # (`test_what_was_left_undone_because_of_a_stop_is_not_skipped`).
             self._given = self._after
 
     def set_checkpoint(self, checkpoint: str) -> None:
@@ -204,7 +224,7 @@ class AsyncCheckpointTracker:
         self.set_checkpoint(SHARD_END)
 
     async def store(self) -> None:
-        """Bring what was saved in memory to the store."""
+        """Stores what was saved in memory."""
         save = self.unstored()
         if save is None:
             return
@@ -220,7 +240,7 @@ class AsyncCheckpointTracker:
         self._stored_seq = max(self._stored_seq, save.seq)
 
     def last(self) -> Save:
-        """What is handed over."""
+        """The checkpoint to hand over."""
         checkpoint, seq = self._saved
         return Save(self.shard_id, self.epoch, checkpoint, seq, self.bytes_per_s)
 

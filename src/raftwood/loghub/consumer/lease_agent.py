@@ -1,14 +1,21 @@
 """One worker's lease agent: a pure state machine between the lease store and its consumers.
 
 `actions = agent.step(event, now_ms)`; nothing in it waits, and `wake_ms()` says when to tick it.
-`now_ms` comes from one clock that runs on while the machine sleeps. The driver starts every action
-at once, does not wait for one before the next, and asks `may_work` before each call of process()
-and each checkpoint: a consumer must not trust that it is told to stop in time.
+`now_ms` comes from one clock that runs on while the machine sleeps: with one that stops, a laptop
+or a paused virtual machine would wake up and go on with a lease that expired long ago.
+
+The driver starts every action at once, does not wait for one before the next, and asks `may_work`
+before each call of process() and each checkpoint. `StopConsumer` alone would not do: the loop that
+carries it out may be the one that stands still
+(`test_work_is_forbidden_after_the_deadline_even_if_nobody_says_stop`).
+
+The two threads of the LogHub client library's text (sections 5.3.2 and 5.3.3) are the calls SCAN
+and TAKE, and RENEW and BECOME. They do not wait for one another: a scan of ten thousand rows that
+takes seconds must not cost a lease.
 
 `StoreCallSchedule` has one store call of each kind at a time, later after failures. A `ShardHold`
-is what the worker has of a shard. `LeaseOffers` gives a free lease to any worker once the one that
-should take it has not done so for a while: that one may hang in a call of long ago, which the
-lease's row no longer shows.
+is this worker's claim on one shard. `LeaseOffers` gives a free lease to any worker once the one
+that should take it has not done so for a while.
 """
 
 from collections.abc import Collection, Container, Iterable, Sequence
@@ -36,12 +43,16 @@ from raftwood.loghub.consumer.leases import (
 
 BACKOFF_MS = 50
 FULL_SCAN_EVERY = 20
-"""Scans by change do not show what was deleted, nor how fast others read."""
+"""Scans by change show neither rows that were removed by hand nor how fast others read. A full scan
+every time would make 1,000 workers read 10,000 rows each, twice in every T."""
 GATHER_MS = 5
-"""Most consumers stop at once: all are handed over by one call, not one and then the others."""
+"""How long a hand-over waits for other consumers that were stopped with it. Most stop at once; if
+the first went alone, the others would wait for the answer, and their thieves with them
+(`test_shards_that_are_stolen_at_once_are_handed_over_by_one_call`)."""
 PERIODIC = (StoreCall.REGISTER, StoreCall.SCAN, StoreCall.POLL, StoreCall.RENEW)
 _EXCLUDES = {StoreCall.RENEW: StoreCall.BECOME, StoreCall.BECOME: StoreCall.RENEW}
-"""Both add to a lease's id: one at a time, or one of them would fail for nothing."""
+"""Both add to a lease's id. If they overlapped, the second would carry an id that the first has
+just changed, and be refused; a refused renewal costs a part of the deadline."""
 NEVER_MS = 1 << 62
 
 
@@ -56,11 +67,11 @@ class StoreCallSchedule:
         self._under_way: dict[StoreCall, tuple[Ask, int, frozenset[str]]] = {}
         self._ended: dict[StoreCall, int] = {}
         self._doubtful: dict[str, int] = {}
-        """By shard, the id at which it was to be taken or begun by a call that failed."""
+        """By shard, the id with which a TAKE or BECOME that failed asked for it."""
         self._is_closed = False
 
     def close(self) -> None:
-        """From now on nothing is done because its time has come."""
+        """From now on no call is made because its time has come."""
         self._due = {}
         self._is_closed = True
 
@@ -81,7 +92,7 @@ class StoreCallSchedule:
         return any(call in self._under_way for call in calls)
 
     def shards(self, call: StoreCall) -> frozenset[str]:
-        """Those that a call under way is about."""
+        """The shards that a call under way asks for."""
         return self._under_way[call][2] if call in self._under_way else frozenset()
 
     def begun(self, call: StoreCall, ask: Ask, now_ms: int, shards: Iterable[str]) -> None:
@@ -95,7 +106,7 @@ class StoreCallSchedule:
         return self._ended.get(call, 0)
 
     def ended(self, call: StoreCall, now_ms: int) -> Ask:
-        """It was answered; what it had asked for."""
+        """Notes that a call was answered; returns what it asked for."""
         if call not in self._under_way:
             raise InvariantViolated(f"an answer to {call} came that was not asked for")
         self._failures.pop(call, None)
@@ -104,7 +115,11 @@ class StoreCallSchedule:
         return self._under_way.pop(call)[0]
 
     def failed(self, call: StoreCall, now_ms: int, jitter: float) -> None:
-        """Try again: twice as late each time, and at least half of that."""
+        """Schedules the call again: twice as late each time, by chance up to half of that earlier.
+
+        A store that comes back after an outage meets all workers of all groups. If they came at
+        once, and again at once after each timeout, it would never get up.
+        """
         match self.ended(call, now_ms):
             case AskTake(asked) | AskBecome(asked):
                 self._doubtful |= {each.shard: each.lease_id for each in asked}
@@ -116,15 +131,21 @@ class StoreCallSchedule:
             del self._due[call]
 
     def is_doubtful(self, shard: str, lease_id: int) -> bool:
-        """Whether what followed on this id may be the work of a call that failed.
+        """Whether the id that follows this one may be the work of a call that failed.
 
-        Then nobody knows since when others have seen it, and no deadline may be counted from a
-        later call that only found it done.
+        A TAKE is done in the store and its answer is lost; the TAKE that is sent again a second
+        later only finds it done. Others have seen the lease since the first one, and count T from
+        then. A deadline from the second would end a second after they take the shard away
+        (`test_a_deadline_is_not_counted_from_a_call_that_only_found_what_one_before_had_done`).
         """
         return self._doubtful.get(shard) == lease_id
 
     def passed(self, now_ms: int) -> None:
-        """What was to be tried again, and is not needed any more."""
+        """Drops repeats that are due and that nothing asks for any more.
+
+        A poll may have shown meanwhile that the failed call was done
+        (`test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile`).
+        """
         for call, at_ms in list(self._due.items()):
             if at_ms <= now_ms and call not in PERIODIC and call not in self._under_way:
                 del self._due[call]
@@ -139,7 +160,7 @@ class StoreCallSchedule:
         return min(waits, default=NEVER_MS)
 
     def begin_ms(self, call: StoreCall, wanted_ms: int) -> int:
-        """When a call can begin that is wanted at this time."""
+        """The earliest time at which a call can begin that is wanted at `wanted_ms`."""
         is_blocked = self._is_blocked(call)
         return NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
 
@@ -148,15 +169,20 @@ class StoreCallSchedule:
 
 
 class HoldStage(Enum):
-    """How far a hold is."""
+    """The life of a hold."""
 
     WAITING = auto()
-    """The lease is this worker's; another may still read the shard."""
+    """The lease is this worker's; another may still read the shard. The thief renews from now on,
+    so that the shard does not look free while it changes hands (5.3.2 of the text)."""
     CONSUMING = auto()
     STOPPING = auto()
     """The consumer was told to stop, and may be inside process()."""
     HUNG = auto()
-    """A call does not return: the lease is to be freed, or was; the consumer is still here."""
+    """A call does not return: the lease is to be freed, or was; the consumer is still here.
+
+    The text does not treat this: a worker whose processor waits for ever for a database renews for
+    ever, and its shard is read by nobody until a person notices (planted bug "keeps a shard in
+    which it hangs")."""
     STOPPED = auto()
     """The last checkpoint is to be handed over."""
     LEAVING = auto()
@@ -164,34 +190,42 @@ class HoldStage(Enum):
 
 
 class ShardHold(msgspec.Struct):
-    """A shard that this worker leases, or read last and has not handed over yet."""
+    """This worker's claim on a shard: it leases it, or read it last and has to hand it over."""
 
     shard: str
     stage: HoldStage
     deadline_ms: int
     """No work after this, by the send time of the last renewal that came through."""
     begin_ms: int
-    """While waiting: whoever read the shard before must have stopped by then."""
+    """While waiting: the consumer before must have stopped by then, even if it hears nothing."""
     epoch: int = 0
     save: Save | None = None
     restart_ms: int = 0
     hung_ms: int = NEVER_MS
-    """While a call of the processor is under way: it is given up on then."""
+    """While a call of the processor is under way: when the shard is given up."""
 
 
 class LeaseOffers:
-    """As one worker sees them, in milliseconds during which it looked: nobody could take anything
-    while the store was away.
+    """Free leases that a plan gives to other workers, and for how long they have not taken them.
+
+    All workers work out one plan, so a free lease has one taker. That one may be unable to: it
+    hangs in a call of the same shard from long ago, which the lease's row no longer shows since
+    another worker read the shard in between and died. Without this rule everybody leaves the shard
+    to it, for ever (`test_a_shard_whose_worker_hung_before_its_last_one_died_is_read_by_another`).
+
+    Patience is counted in milliseconds during which this worker looked. Counted by the clock, an
+    outage of the store would use it up, and all workers would take all free leases at once
+    (`test_a_store_that_is_away_uses_up_nobodys_patience`).
     """
 
     def __init__(self, me: str, *, patience_ms: int) -> None:
         self._me = me
         self._patience_ms = patience_ms
         self._offered: dict[str, tuple[str, int]] = {}
-        """By shard: who else should take it, and since when."""
+        """By shard: the other worker that should take it, and since when."""
 
     def planned(self, moves: Iterable[LeaseMove], looked_ms: int) -> list[LeaseMove]:
-        """The moves of a plan; this worker gets what another left for too long."""
+        """The moves of a plan, with a lease that another left for too long given to this worker."""
         offered, self._offered = self._offered, {}
         found = []
         for move in moves:
@@ -218,18 +252,21 @@ class LeaseAgent:
         self._calls = StoreCallSchedule(times)
         self._row: WorkerRow | None = None
         self.is_leaving = False
-        """As it was asked to, or because another process has this one's name."""
+        """The worker was asked to leave, or another process has its name."""
         self.is_sent_away = False
-        """It leaves because an operator wants it to."""
+        """An operator asked the worker to leave."""
         self._is_finished = False
         self._scans = 0
         self._refresh: list[str] = []
         self._takes: dict[str, Take] = {}
         self._offers = LeaseOffers(me.process, patience_ms=2 * times.timeout_ms)
         self._is_tidy = True
-        """Nothing has to be created or removed, as far as the last scan showed."""
+        """No lease or row has to be created or removed, as far as the last scan showed."""
         self._balanced: tuple[int, dict[str, str]] | None = None
-        """With this version and these workers there was nothing to do, and time changes nothing."""
+        """The version and the live workers for which a plan had no moves, and no lease can expire.
+
+        Plans for 10,000 shards cost milliseconds; a group that rests should not make them.
+        """
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._gathered_ms = 0
@@ -237,11 +274,15 @@ class LeaseAgent:
         self._calls.want(StoreCall.REGISTER, now_ms)
 
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
-        """Whether the consumer of this epoch may call process(), or save, now."""
+        """Whether the consumer of this epoch may call process(), or save, now.
+
+        The epoch is asked for as well: a consumer that hung and comes back must not work on the
+        lease that the same worker has taken anew.
+        """
         return now_ms < self.deadline_ms(shard, epoch)
 
     def deadline_ms(self, shard: str, epoch: int) -> int:
-        """Until when a call of process() must be over; 0 where no work may be done."""
+        """When a call of process() must be over; 0 where no work may be done."""
         hold = self._hold_of(shard, epoch)
         return hold.deadline_ms if hold and hold.stage is HoldStage.CONSUMING else 0
 
@@ -249,7 +290,8 @@ class LeaseAgent:
         """The processor is called, or a call shows that it gets on.
 
         The shard is given up where the call is not over T behind the deadline that it has now:
-        renewals would keep it for ever. Whatever the call then does is fenced.
+        renewals would keep it for ever. The epoch fences the checkpoints of such a call; a call
+        that is slow and not stuck says so by saving (`AsyncCheckpointTracker.goes_on`).
         """
         if hold := self._hold_of(shard, epoch):
             hold.hung_ms = max(hold.deadline_ms, now_ms) + self._times.timeout_ms
@@ -264,20 +306,20 @@ class LeaseAgent:
 
     @property
     def deleted_seq(self) -> int:
-        """To be asked for before shards are listed."""
+        """The driver reads this before it lists the shards, and gives it back with the list."""
         return self._view.deleted_seq
 
     @property
     def wants_list(self) -> bool:
-        """The last list of shards is of no use any more: they should be listed anew at once."""
+        """Leases were deleted after the shards were listed: they should be listed anew at once."""
         return self._view.is_listing_old
 
     def held(self) -> dict[str, HoldStage]:
-        """Shards by stage, for people."""
+        """The stage of each shard, to be shown to people."""
         return {shard: hold.stage for shard, hold in self._holds.items()}
 
     def wake_ms(self) -> int:
-        """When to tick at the latest."""
+        """The latest time for the next `Ticked`."""
         times = [self._calls.next_ms()]
         for hold in self._holds.values():
             times.append(hold.hung_ms)
@@ -290,7 +332,7 @@ class LeaseAgent:
         return min(times)
 
     def step(self, event: lease_events.Event, now_ms: int) -> list[lease_events.Action]:
-        """Take in what happened; answers what is to be done."""
+        """Takes in an event; returns what the driver is to do."""
         if self._is_finished:
             return []
         actions: list[lease_events.Action] = []
@@ -314,13 +356,17 @@ class LeaseAgent:
             case lease_events.StoreFailed(call, jitter):
                 shards = self._calls.shards(call)
                 self._calls.failed(call, now_ms, jitter)
-                # Whatever it did may have been seen already, and is not shown again.
+                # The call may have been done, and a poll may have shown its work while it was
+                # under way, when the agent did not yet take the row for its own. It is not shown
+                # again: without this look, nobody would read the shard until the lease expires
+                # (`test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten`).
                 self._reconcile(self._view.known(shards), now_ms, actions)
             case lease_events.ShardsListed(shards, deleted_seq):
                 self._view.listed(shards, deleted_seq)
                 self._balanced = self._matched = None
                 if self._scans and self._view.unknown():
-                    # They may have been here and gone since the last look.
+                    # A shard without a lease may be new; or it had one that was deleted since the
+                    # last scan, and must not get another one.
                     self._calls.want_by(StoreCall.SCAN, now_ms)
             case lease_events.ConsumerStopped(save, restart_ms):
                 self._on_stopped(save, now_ms + restart_ms)
@@ -367,7 +413,9 @@ class LeaseAgent:
         asked = self._calls.ended(StoreCall.RENEW, now_ms)
         assert isinstance(asked, lease_events.AskRenew)
         if renewed.worker.process != self.me.process:
-            # Another process runs under this name, and the store renews nothing for this one.
+            # Another process runs under this name, and the store renews nothing for this one. Two
+            # processes that both went on would take the name from each other for ever, and every
+            # plan would count them as one worker.
             self.is_sent_away = renewed.worker.is_sent_away
             self._row = renewed.worker if self.is_sent_away else None
             self._leave(actions)
@@ -379,9 +427,11 @@ class LeaseAgent:
             hold = self._holds.get(lease.shard)
             if hold and self._is_mine(lease):
                 if lease.lease_id == ids[lease.shard] + 1:
+                    # From the sending, not from the answer: see `LeaseTimes.hold_ms`.
                     hold.deadline_ms = sent_ms + self._times.hold_ms
                 else:
-                    # A renewal before this one was done, and its answer was lost.
+                    # A renewal before this one was done, and its answer was lost: this one carried
+                    # the id from before it, and renewed nothing.
                     self._calls.want(StoreCall.RENEW, now_ms)
         self._reconcile(self._view.see(renewed.leases, now_ms), now_ms, actions)
         self._drop_missing(ids, {lease.shard for lease in renewed.leases})
@@ -449,7 +499,7 @@ class LeaseAgent:
             self._start(hold, lease, actions)
 
     def _has_made(self, lease: ShardLease, before: int) -> bool:
-        """Whether it is this worker's by the call that was answered, and by no other."""
+        """Whether the call that was answered, and no other, made the lease this worker's."""
         is_next = self._is_mine(lease) and lease.lease_id == before + 1
         return is_next and not self._calls.is_doubtful(lease.shard, before)
 
@@ -462,7 +512,9 @@ class LeaseAgent:
         elif self.is_leaving or lease.is_ended:
             hold.stage = HoldStage.LEAVING
         else:
-            # It was stopped by its deadline, and is still this worker's: it begins again.
+            # The consumer was stopped by its deadline, and nobody has taken the lease: it begins
+            # again, in a new epoch
+            # (`test_workers_stop_while_the_store_is_away_and_go_on_by_themselves`).
             hold.stage, hold.save, hold.begin_ms = HoldStage.WAITING, None, now_ms
 
     def _on_stopped(self, save: Save, restart_ms: int) -> None:
@@ -476,12 +528,16 @@ class LeaseAgent:
     def _reconcile(
         self, leases: Iterable[ShardLease], now_ms: int, actions: list[lease_events.Action]
     ) -> None:
-        """Let holds follow what the store shows."""
+        """Lets holds follow what the store shows.
+
+        Compare-and-set against a network: a call that timed out may have been done. What decides
+        is the row, not the answer (planted bug "adopts nothing").
+        """
         for lease in leases:
             hold = self._holds.get(lease.shard)
             if self._is_mine(lease):
                 if hold is None and lease.shard not in self._calls.shards(StoreCall.TAKE):
-                    # A take was done, and its answer was lost.
+                    # A TAKE was done, and its answer was lost.
                     self._new_hold(lease, now_ms)
             elif hold is not None:
                 if hold.stage is HoldStage.CONSUMING:
@@ -490,7 +546,13 @@ class LeaseAgent:
                     del self._holds[lease.shard]
 
     def _new_hold(self, lease: ShardLease, now_ms: int) -> ShardHold:
-        """Of a lease that another may still read; it must have stopped T from now, its T."""
+        """A hold of a lease that another may still read.
+
+        Section 5.3.2 of the text: the thief waits for a lease timeout before it becomes consumer,
+        in case the victim is cut off and hears of nothing. It is the victim's T that counts, and
+        from now, since the steal ends the victim's renewals (planted bugs "begins before the victim
+        handed over" and "forgets that its victim may be silent for longer").
+        """
         stage = HoldStage.LEAVING if lease.is_ended or self.is_leaving else HoldStage.WAITING
         begin_ms = now_ms + self._view.timeout_ms(lease)
         hold = ShardHold(lease.shard, stage, 0, begin_ms)
@@ -501,6 +563,9 @@ class LeaseAgent:
         self, hold: ShardHold, lease: ShardLease, actions: list[lease_events.Action]
     ) -> None:
         hold.epoch = lease.epoch
+        # The worker may have been asked to leave, or the victim may have read the shard to its end,
+        # while the call was under way. Nothing is read; the consumer column is to be cleared
+        # (`test_a_shard_whose_end_its_victim_reaches_is_not_begun_again_by_the_thief`).
         if self.is_leaving or lease.is_ended:
             hold.stage, hold.save = (
                 HoldStage.STOPPED,
@@ -526,8 +591,11 @@ class LeaseAgent:
                 self._give_up(hold, actions)
 
     def _give_up(self, hold: ShardHold, actions: list[lease_events.Action]) -> None:
-        """Free the lease, though its consumer is not stopped: the row shows that, and all others
-        wait for T as after a death. Its checkpoints land until one of them begins.
+        """Frees the lease though its consumer has not stopped.
+
+        The row still shows the consumer, so that others wait for T as after a death. The
+        consumer's checkpoints land until another begins: if the call returns after all, its work
+        is not lost (`test_a_lone_worker_has_its_shard_again_when_a_call_that_hung_has_ended`).
         """
         lease = self._view.leases.get(hold.shard)
         if lease and self._is_mine(lease):
@@ -544,7 +612,7 @@ class LeaseAgent:
                 hold.stage = HoldStage.LEAVING
 
     def _drop_missing(self, asked: Iterable[str], found: Container[str]) -> None:
-        """A lease that was removed by hand is nobody's."""
+        """Lets go of leases whose rows are gone: removed by hand, or deleted after their end."""
         for shard in asked:
             hold = self._holds.get(shard)
             if (
@@ -558,14 +626,17 @@ class LeaseAgent:
                     hold.deadline_ms = 0
 
     def _plan(self, fresh: set[str], now_ms: int) -> None:
-        """Choose what to take; where an id may be outdated, look again first."""
+        """Chooses what to take; where an id may be outdated, asks for another scan first."""
         live = self._view.live(self.me, now_ms)
         self._takes, self._refresh = {}, []
         if self._calls.is_under_way((StoreCall.TAKE,)):
-            # What it took is not in the view yet, and would be missing in the count.
+            # What it takes is not in the view yet. A plan without it would count this worker as
+            # one that has too little, and steal a second time.
             self._calls.want_by(StoreCall.SCAN, now_ms + self._times.poll_ms)
             return
         settled_ms = self._view.live_since_ms + self._times.settle_ms
+        # Of ten workers that start together each sees the others come one by one. A plan for each
+        # sight would move shards that the next one moves again.
         if now_ms < settled_ms:
             self._calls.want_by(StoreCall.SCAN, settled_ms)
         if self._view.has_deleted:
@@ -573,12 +644,14 @@ class LeaseAgent:
         if self._balanced == (self._view.version, live):
             return
         if self.is_leaving or self._view.has_deleted or self._view.unknown():
-            # Shards that are gone, or have no lease yet, would be missing in the count.
+            # Shards that are gone, or have no lease yet, would make the count wrong, and workers
+            # that know them would have another plan.
             return
         moves = self._planner(self._view.situation(live, self.me))
         if not moves and self._view.is_all_in(live):
             self._balanced = (self._view.version, live)
-        # It may hang in that one too. What is free has to be taken: nobody else will.
+        # A worker with a stuck processor steals nothing: it may hang in that shard too, which now
+        # has a reader. A free lease it does take, since all others leave it to this worker.
         is_hung = bool(self._in(HoldStage.HUNG))
         moves = [
             move
@@ -606,7 +679,7 @@ class LeaseAgent:
         return self._view.renewals((hold.shard for hold in holds), self.me)
 
     def _ask(self, now_ms: int, actions: list[lease_events.Action]) -> None:
-        """Every call that is due, each kind at most once at a time."""
+        """Begins every call that is due, each kind at most once at a time."""
         stopped = [hold.save for hold in self._in(HoldStage.STOPPED) if hold.save is not None]
         is_gathering = now_ms < self._gathered_ms and self._in(HoldStage.STOPPING)
         if stopped and not is_gathering and self._calls.may_begin(StoreCall.HAND_OVER, now_ms):
@@ -629,7 +702,9 @@ class LeaseAgent:
             self._begin(
                 StoreCall.BECOME, lease_events.AskBecome(self._renewals(ready)), now_ms, actions
             )
-        # One that was given up may have been done, and be here by now.
+        # A TAKE that failed may have been done, and its lease may be here by now. To take it again
+        # would begin an epoch beside the one that is under way
+        # (`test_a_take_that_waits_to_be_repeated_is_not_if_it_was_done_meanwhile`).
         takes = [take for take in self._takes.values() if take.shard not in self._holds]
         if takes and self._calls.may_begin(StoreCall.TAKE, now_ms):
             self._begin(StoreCall.TAKE, lease_events.AskTake(takes), now_ms, actions, self._takes)
@@ -663,7 +738,11 @@ class LeaseAgent:
             self._begin(StoreCall.FORGET, lease_events.AskForget(stale), now_ms, actions)
 
     def _ask_to_match(self, now_ms: int, actions: list[lease_events.Action]) -> None:
-        """Leases for new shards, and none for those that are over."""
+        """Creates leases for new shards, and deletes those of shards that are over.
+
+        Every worker creates: the first to start may be the only one, and a second creation does
+        nothing (section 5.3.1 of the text). Only the first worker deletes, or a thousand would.
+        """
         unknown = self._view.unknown()
         if unknown and self._calls.may_begin(StoreCall.CREATE, now_ms):
             self._begin(
@@ -686,7 +765,10 @@ class LeaseAgent:
             self._begin(StoreCall.RELEASE, lease_events.AskRelease(leaving), now_ms, actions)
 
     def _ask_to_leave(self, now_ms: int, actions: list[lease_events.Action]) -> None:
-        """First the own row, so that nobody leaves a share for this worker; then the leases."""
+        """Removes the own row first, so that no plan leaves a share for this worker; then the
+        leases. The other way round, others plan with this worker for T, and the shards that it
+        freed wait for it (`test_nobody_leaves_a_share_for_one_that_was_sent_away`).
+        """
         if self._calls.is_under_way(
             (StoreCall.REGISTER, StoreCall.RENEW, StoreCall.TAKE, StoreCall.BECOME)
         ):

@@ -1,4 +1,4 @@
-"""What happens to a lease agent, and what it wants done: its events and actions.
+"""The events that a lease agent takes in, and the actions that it asks for.
 
 Each `Ask…` is one call of the store, by the driver, which answers with the event of the same name
 or with `StoreFailed`; at most one of each kind is under way.
@@ -94,19 +94,20 @@ class StoreCallDone(msgspec.Struct, frozen=True):
 
 
 class StoreFailed(msgspec.Struct, frozen=True):
-    """A call failed, or its time was over: it may have been done or not."""
+    """A call failed or timed out: the store may have done it or not."""
 
     call: StoreCall
     jitter: float
-    """From 0 to 1, by chance, so that not all workers come back at once."""
+    """From 0 to 1, by chance, so that not all workers come back at once. The driver draws it: the
+    agent itself has no randomness, and a run can be repeated."""
 
 
 class ShardsListed(msgspec.Struct, frozen=True):
-    """All shards that the source has, those that ended too."""
+    """All shards that the source has, also those that ended: a child's parents must be known."""
 
     shards: Sequence[NewLease]
     deleted_seq: int
-    """The agent's, before the source was asked."""
+    """The agent's `deleted_seq` from before the source was asked: tells how old the list is."""
 
 
 class ConsumerStopped(msgspec.Struct, frozen=True):
@@ -114,11 +115,12 @@ class ConsumerStopped(msgspec.Struct, frozen=True):
 
     save: Save
     restart_ms: int = 0
-    """Not before this the shard is begun again here; for one that fails over and over."""
+    """How long to wait before the shard begins again here. A processor that fails at once would
+    otherwise start as fast as the store answers, and raise the epoch each time."""
 
 
 class SaveRefused(msgspec.Struct, frozen=True):
-    """The store took a consumer's checkpoint for another's."""
+    """The store refused a checkpoint: another process or epoch consumes the shard by now."""
 
     shard: str
     epoch: int
@@ -162,7 +164,7 @@ class AskPoll(msgspec.Struct, frozen=True):
 
 
 class AskRenew(msgspec.Struct, frozen=True):
-    """Renew all leases, or none: it is the heartbeat as well."""
+    """Renew all leases in one call; without leases it is the heartbeat alone."""
 
     renewals: Sequence[Renewal]
 

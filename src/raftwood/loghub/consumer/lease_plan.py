@@ -1,18 +1,34 @@
-"""Who should hold which lease: all workers work out the same plan, and each takes its own part.
+"""Plans which worker should hold which lease: all workers work out the same plan, and each takes
+its own part of it.
 
-Quotas are sticky: who holds most keeps the larger ones. So a lease moves only from a worker that
-has at least two more than the one that gets it, the moves are as few as can be, and once no two
-workers differ by more than one there are none.
+Section 5.3.2 of the LogHub client library's text lets each worker steal until it has
+ceil(shards / workers). Read literally that never ends: with 40 shards and 6 workers the two that
+have 6 steal from those that have 7, round after round, and each steal stops a consumer. So quotas
+are sticky here: the workers that hold most keep the larger ones. A lease moves only from a worker
+that has at least two more than the one that gets it, the moves are as few as can be, and once no
+two workers differ by more than one there are none
+(`test_nothing_moves_once_no_two_workers_differ_by_more_than_one`; planted bug "steals at a
+difference of one").
 
-A lease that is free while a live worker is shown as its consumer is one that this worker cannot get
-rid of, in a call that hangs: another gets it, if there is one, even above its quota.
+The text does not say which shards a worker picks. Two that pick for themselves pick the same ones,
+and one of them loses its round. One plan for all, made from the same rows in the same order, makes
+them differ (`test_two_thieves_never_pick_the_same_shard`); where their rows differ for a moment,
+the compare-and-set of the store settles it.
 
-A worker that has just joined cannot know yet that a lease has expired. Such a one goes to the
-others, even above their quotas, or it would wait for longer than after a death alone; what is above
-the quota is stolen from there at once.
+A free lease whose row shows a live worker as its consumer is one in which that worker hangs: it has
+freed the lease, and a call of its processor does not return. Another worker gets it, if there is
+one, even above its quota. The quota alone would give it back to the one that hangs, which has less
+than its share and cannot read it (planted bug "leaves a shard to whom it hangs in").
 
-By weight, what counts is the sum of the recent bytes of a worker's shards. A lease moves only where
-that evens things out by more than noise would.
+A worker that has just joined cannot know yet that a lease has expired: it has to watch the lease
+for T itself. Such a lease goes to the others, even above their quotas; if it waited for the
+newcomer, a worker that joins after a death would make the outage longer than no worker at all
+(`test_what_has_expired_does_not_wait_for_a_newcomer_that_cannot_know_it`). What is above the quota
+is stolen from there at once.
+
+By weight, the sum of the recent bytes of a worker's shards counts. A lease moves only where that
+evens things out by more than the figures vary by themselves, or shards would wander for ever
+(`test_by_bytes_the_loads_come_close_and_then_nothing_moves`).
 """
 
 import heapq
@@ -24,9 +40,10 @@ import msgspec
 from raftwood.loghub.consumer.leases import NOBODY, ShardLease, Take
 
 TOLERANCE = 0.1
-"""By weight, a worker gives nothing away that is above the average by a smaller share."""
+"""By weight, a worker whose load is above the average by a smaller share gives nothing away."""
 WEIGHT_MIN = 1.0
-"""Of a shard that nothing is known of, so that idle shards are spread as well."""
+"""The least weight of a shard. At weight 0 all idle shards could end up with one worker, which
+would have the whole load once they are written to."""
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -34,9 +51,9 @@ class Situation(msgspec.Struct, frozen=True):
 
     leases: Mapping[str, ShardLease]
     live: Mapping[str, str]
-    """Instance by process, in the order in which all workers count them."""
+    """Instance by process, sorted, so that all workers count them in one order."""
     free: Collection[str]
-    """Shards that nobody can be at work on."""
+    """Shards that no process can be at work on."""
     newcomers: Collection[str] = ()
     """Live processes that cannot know yet which leases have expired."""
 
@@ -53,7 +70,12 @@ Planner: TypeAlias = Callable[[Situation], list[LeaseMove]]
 
 
 def is_ready(lease: ShardLease, leases: Mapping[str, ShardLease]) -> bool:
-    """It is not over, and its parents are; one without a lease was read to its end long ago."""
+    """Whether the shard may be read: it has not ended, and all its parents have.
+
+    The text does not know splits. A child that is read beside its parent hands over newer records
+    of a key before older ones (planted bug "starts a child before its parent"). A parent without a
+    lease was read to its end long ago.
+    """
     return not lease.is_ended and all(
         parent not in leases or leases[parent].is_ended for parent in lease.parents
     )
@@ -87,7 +109,10 @@ def plan_by_count(situation: Situation) -> list[LeaseMove]:
         spare = len(held[process]) - quotas[process]
         if spare > 0:
             offers += [(shard, process) for shard in _cheapest(held[process])[:spare]]
-    # There may be more seats than offers: what the dead hold is counted, and is not free yet.
+    # There may be more seats than offers: what the dead hold is counted, and is not free yet. If
+    # it were not counted, the living would steal from one another now, and get the dead worker's
+    # shards on top a moment later
+    # (`test_what_the_dead_hold_is_counted_so_that_nobody_steals_for_it`).
     moves += [
         LeaseMove(shard, source, target)
         for (shard, source), target in zip(offers, seats, strict=False)
@@ -101,7 +126,11 @@ def plan_by_count(situation: Situation) -> list[LeaseMove]:
 def own_part(
     moves: Sequence[LeaseMove], leases: Mapping[str, ShardLease], me: str, fresh: Container[str]
 ) -> tuple[list[Take], list[str]]:
-    """What to take of a plan; and the processes whose leases must be looked at before, for ids."""
+    """What to take of a plan; and the processes whose leases must be read again first.
+
+    A renewal changes a lease's id, and scans by change do not show renewals. A steal with an id
+    from an older scan is refused for certain, and would cost a round.
+    """
     takes: list[Take] = []
     unknown: dict[str, None] = {}
     for move in moves:
@@ -156,7 +185,9 @@ def _evened(
     ranks: Mapping[str, int],
     average: float,
 ) -> list[LeaseMove]:
-    """From the heaviest to the lightest, the largest that does not turn them round."""
+    """Moves from the heaviest worker to the lightest: the largest leases that leave the heavier one
+    not lighter than the other. A larger one would come back in the next round.
+    """
     lightest = [(load, ranks[process], process) for process, load in loads.items()]
     heapq.heapify(lightest)
     moves = []
@@ -174,7 +205,11 @@ def _evened(
 
 
 def _held(situation: Situation) -> tuple[dict[str, list[ShardLease]], list[str], int]:
-    """By live process, in order; what is free; and how many there are in all."""
+    """The leases of each live process, in order; the free ones; and how many may be read in all.
+
+    Ended shards do not count: a worker that holds two of them would look busy and get nothing
+    (`test_shards_that_ended_do_not_count`).
+    """
     held: dict[str, list[ShardLease]] = {process: [] for process in situation.live}
     free = []
     count = 0
@@ -190,7 +225,12 @@ def _held(situation: Situation) -> tuple[dict[str, list[ShardLease]], list[str],
 
 
 def _readoptable(situation: Situation, free: list[str]) -> dict[str, list[str]]:
-    """What a process of the same name had, by the one that took its place."""
+    """Free leases of a name that a new process has, by that process.
+
+    Section 5.3.1 of the text: a worker that restarts renews what its name leased. It may do so only
+    once the leases are free, for the process before it may still be at work
+    (`test_a_restarted_worker_has_its_leases_again_once_the_old_process_must_have_stopped`).
+    """
     processes = {instance: process for process, instance in situation.live.items()}
     wanted: dict[str, list[str]] = {}
     for shard in free:
@@ -203,7 +243,7 @@ def _readoptable(situation: Situation, free: list[str]) -> dict[str, list[str]]:
 def _readopt(
     wanted: Mapping[str, list[str]], sits_down: Callable[[str, str], bool]
 ) -> list[LeaseMove]:
-    """As much of it as there is room for."""
+    """Moves for as much of it as there is room for."""
     return [
         LeaseMove(shard, NOBODY, process)
         for process, shards in wanted.items()
@@ -215,7 +255,7 @@ def _readopt(
 def _stuck(
     situation: Situation, free: list[str], moves: Collection[LeaseMove]
 ) -> dict[str, list[str]]:
-    """Free shards inside whose consumers a live process hangs, with all the others."""
+    """Free shards whose consumer hangs in a live process, and the other live processes."""
     taken = {move.shard for move in moves}
     found: dict[str, list[str]] = {}
     for shard in free:
@@ -233,7 +273,7 @@ def _without_waiting(
     loads: dict[str, float],
     weigh: Callable[[ShardLease], float],
 ) -> list[LeaseMove]:
-    """What a newcomer is to have, and cannot take yet, goes to others; it steals it from them.
+    """The same moves, but others get what a newcomer cannot take yet; it steals that from them.
 
     `loads` are as the moves leave them.
     """
@@ -253,7 +293,10 @@ def _without_waiting(
 
 
 def _cheapest(leases: list[ShardLease]) -> list[str]:
-    """To steal: not what is changing hands already, if there is something else."""
+    """The order to steal in: leases that change hands already come last.
+
+    A second thief makes the first one's wait start again, and the shard idles for both.
+    """
     return [
         lease.shard for lease in sorted(leases, key=lambda each: (each.is_handing_over, each.shard))
     ]

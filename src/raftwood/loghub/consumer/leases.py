@@ -1,10 +1,20 @@
 """Shard leases: the rows, the requests, and `LeaseStore`, the seam to what keeps them.
 
+The protocol follows the design text of the LogHub client library, section 5: its two tables (5.2),
+its leases (5.3) and its checkpoints (5.4). Where that text leaves a hole, the rule beside the hole
+says which failure it prevents. The tests of these rules are in
+`tests/unit/loghub/consumer/test_lease_holes.py`, one for each hole; planted bugs are in
+`tests/kits/loghub/leases/mutants.py`.
+
 A lease has two owners. The lease owner renews it; the consumer owner reads the shard. They are the
 same while all is well. A thief becomes lease owner first, and consumer owner only when its victim
-has handed over or must have stopped. `lease_id` guards the lease owner: every change of it, and
-every renewal, adds one. `epoch` guards checkpoints: it grows only as a consumer owner is set, so
-that a robbed worker's last flush still lands.
+has handed over or must have stopped (section 7 of the text): a thief that read at once would begin
+at a checkpoint that the victim is about to move, and process again what lies between.
+
+`lease_id` guards the lease owner: every change of it, and every renewal, adds one. `epoch` guards
+checkpoints: it grows only as a consumer owner is set. If a steal already raised it, the store would
+refuse the victim's last flush, which section 5.4.2 wants to land, and the thief would process that
+work again (planted bug "bumps the epoch at the steal").
 
 One store is one consumer group on one logstore. Each call is one transaction, and takes many leases
 at once. A call that fails with `Unavailable` or `DeadlineExceeded` may have been done all the same:
@@ -35,13 +45,24 @@ NAME_CHARACTERS_MAX = 64
 """Of an instance, a process and a shard's id."""
 GROUP_CHARACTERS_MAX = 128
 FORGET_TIMEOUTS = 10
-"""A worker's row that stood still for so many of its timeouts is removed."""
+"""A worker's row that stood still for so many of its timeouts is removed.
+
+Ten, and not one: others judge a process by the time for which its row stood still, and a row that
+disappears and comes back begins that time anew. Without a limit the table of a group whose workers
+are containers, each with a new name, grows for ever.
+"""
 SENT_AWAY = "sent-away-"
-"""What the process of a row begins with that an operator put in a worker's place."""
+"""An operator sends a worker away by putting a row with this prefix in its process's place."""
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers of a group should agree on; all follows from the timeout, T."""
+    """What the workers of a group should agree on; all follows from the timeout, T.
+
+    The text (section 5.3.1) renews below T/2 and looks for expired leases every 2T, so that a shard
+    may stay unread for 4T. Here a worker renews every T/3, so that one lost renewal costs nothing,
+    and scans every T/2, so that a failover takes 2T at most
+    (`test_failover_takes_twice_the_timeout_at_most`).
+    """
 
     timeout_ms: int = 10_000
     drift: float = 0.05
@@ -61,7 +82,11 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settle_ms(self) -> int:
-        """Who joined or left is looked at again after this, so that many at once are one move."""
+        """How long the set of live workers must stay the same before a plan is carried out.
+
+        Ten workers that are started one after the other would make ten plans, and a shard would
+        move several times before it has its final worker.
+        """
         return self.timeout_ms // 20
 
     @property
@@ -71,17 +96,29 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hold_ms(self) -> int:
-        """So long after a renewal was sent its worker may be at work."""
+        """How long a worker may be at work after it *sent* a renewal that came through.
+
+        The text does not say when a victim stops by itself. A worker that is cut off from the
+        store, and not from its shard, would go on beside its successor. It counts from the sending,
+        for the store may have written the renewal at any moment after that, and others count T from
+        when they see it; and it stops earlier by the share that its clock may be slower than theirs
+        (planted bugs "does not stop by itself" and "trusts its clock too much").
+        """
         return int(self.timeout_ms * (1 - self.drift)) - self.margin_ms
 
 
 class LeaseOwner(msgspec.Struct, frozen=True):
-    """Who asks: a name that outlives restarts, and a UUID that does not."""
+    """The worker that asks: a name that outlives restarts, and a UUID that does not.
+
+    The text fences by the name (5.4.2). A process that was paused and then replaced under the same
+    name would pass that check and overwrite its successor's checkpoints: so every check is on the
+    UUID (`test_a_zombie_of_the_same_name_cannot_save`; planted bug "fences by name").
+    """
 
     instance: str
     process: str
     timeout_ms: int = 0
-    """Its T, as its row shows it to others."""
+    """Its T, which its row shows to others."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -90,14 +127,23 @@ class WorkerRow(msgspec.Struct, frozen=True):
     instance: str
     process: str
     heartbeat: int
+    """Counts up. The text counts workers by their leases and by wall clocks (5.3.2): then nobody
+    sees one that has no lease yet, and a clock that is wrong by a minute makes it look dead
+    (`test_a_worker_without_a_lease_is_counted`,
+    `test_clocks_that_differ_by_years_change_nothing`)."""
     create_ms: int = 0
     update_ms: int = 0
     timeout_ms: int = 0
-    """Nobody takes it for dead sooner, whose own timeout may be shorter."""
+    """Its T. A worker with a shorter T waits for this one before it takes the row's owner for dead.
+
+    While an operator changes the timeout of a group, worker by worker, a hasty one would take
+    shards from others that are at work in good faith (planted bug "does not care how long others
+    may be silent").
+    """
 
     @property
     def is_sent_away(self) -> bool:
-        """No worker: whose name this is has to leave, and takes the row away."""
+        """An operator put the row here: the worker of this name must leave, and removes the row."""
         return self.process.startswith(SENT_AWAY)
 
 
@@ -113,14 +159,24 @@ class ShardLease(msgspec.Struct, frozen=True):
     epoch: int = 0
     checkpoint: str | None = None
     seq: int = 0
-    """Of the checkpoint; a smaller one never lands."""
+    """Number of the checkpoint; one with a smaller number never lands.
+
+    A save that was delayed in the network would otherwise put the checkpoint back, and a restart
+    would process again what was dealt with
+    (`test_an_older_checkpoint_does_not_replace_a_newer_one`; planted bug "accepts an older
+    checkpoint").
+    """
     parents: tuple[str, ...] = ()
     bytes_per_s: float = 0.0
     """As its consumer measured it when it last saved a checkpoint."""
     update_seq: int = 0
     """When it last changed, as its group counts; a renewal or a later checkpoint does not count."""
     timeout_ms: int = 0
-    """The longest T of its two owners, whose rows may be gone before anybody saw them."""
+    """The longest T of its two owners.
+
+    It stands here too, since a worker that has just joined may never see the owner's own row
+    (`test_one_with_a_shorter_timeout_waits_also_where_it_never_saw_the_others_row`).
+    """
 
     @property
     def is_ended(self) -> bool:
@@ -128,12 +184,12 @@ class ShardLease(msgspec.Struct, frozen=True):
 
     @property
     def is_handing_over(self) -> bool:
-        """Somebody may still read it who does not own it any more."""
+        """Another process than the lease owner may still read the shard."""
         return self.consumer_process not in (NOBODY, self.lease_process)
 
     @property
     def is_vacant(self) -> bool:
-        """Nobody has it, and nobody reads it."""
+        """No process leases it or reads it."""
         return self.lease_process == NOBODY and self.consumer_process == NOBODY
 
 
@@ -157,7 +213,10 @@ class Take(msgspec.Struct, frozen=True):
     shard: str
     lease_id: int
     sets_consumer: bool
-    """Nobody can be at work on it: it expired, or is vacant. Else the taker has to wait."""
+    """The lease expired or is vacant, so that no process can be at work on the shard.
+
+    False for a steal: the taker has to wait for its victim (5.3.2 of the text).
+    """
 
 
 class Save(msgspec.Struct, frozen=True):
@@ -188,13 +247,16 @@ class Scan(msgspec.Struct, frozen=True):
     update_seq: int
     """The next scan goes on from here."""
     deleted_seq: int = 0
-    """When leases were last deleted: who has not seen all since then has to look at all again."""
+    """When leases were last deleted. A worker that has made no full scan since then makes one:
+    a scan by change cannot show a row that is gone."""
 
 
 def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
-    """Of these shards those that need a lease, where the ones in `parents` have one.
+    """The shards of `new` that need a lease, where those in `parents` have one.
 
-    Not one whose child has a lease, or was itself read to its end: it was over, and deleted.
+    A shard whose child has a lease, or was read to its end itself, is left out: it was over, and
+    its lease was deleted. A new lease with no checkpoint would have all of it read again (planted
+    bug "makes leases again that were deleted").
     """
     parents_of_new = {each.shard: each.parents for each in new}
     over: set[str] = set()
@@ -223,7 +285,11 @@ class LeaseStore(Protocol):
     async def close(self) -> None: ...
 
     async def register(self, worker: LeaseOwner) -> WorkerRow:
-        """Make the name this process's own, whoever had it; once, as a process starts."""
+        """Give the name to this process, even if another has it; once, as a process starts.
+
+        The newer process wins: the older one may be a zombie that nobody can stop. It hears from
+        its next renewal that it must leave (`test_a_process_whose_name_was_taken_leaves`).
+        """
         ...
 
     async def heartbeat(self, worker: LeaseOwner) -> WorkerRow:
@@ -256,21 +322,26 @@ class LeaseStore(Protocol):
 
         The caller gives all shards that it knows, for their parents' sake, and the `deleted_seq` of
         a scan before it listed them: where leases were deleted since then, nothing is done. A list
-        from before a split, that comes late, would bring back a shard that was read to its end.
+        from before a split, that comes late, would bring back a shard that was read to its end
+        (planted bug "takes an old list of shards for a new one").
         """
         ...
 
     async def renew(self, worker: LeaseOwner, renewals: Sequence[Renewal]) -> Renewed:
         """A heartbeat, and one more to each id that is as given and whose lease this process has.
 
-        Where another process has the worker's name, nothing is done.
+        One call for all leases: with a call for each, a slow store lets the last of a hundred
+        leases expire while the first are renewed (`test_one_call_renews_every_lease`). Where
+        another process has the worker's name, nothing is done.
         """
         ...
 
     async def take(self, worker: LeaseOwner, takes: Sequence[Take]) -> list[ShardLease]:
         """Make it the lease owner where the id is as given: id + 1.
 
-        With `sets_consumer` the consumer owner too, and epoch + 1. An ended lease is not taken.
+        The id is the test-and-set token of the text (5.3.4): a taker that gets through knows that
+        nobody renewed or took the lease since it looked. With `sets_consumer` the consumer owner
+        too, and epoch + 1. An ended lease is not taken.
         """
         ...
 
@@ -279,8 +350,10 @@ class LeaseStore(Protocol):
     ) -> list[ShardLease]:
         """Set the consumer owner where the id is as given and this process leases it.
 
-        Both id and epoch + 1; the checkpoint is read after that, in the same transaction: whatever
-        the one before has still saved by then is seen, and nothing of it lands later.
+        Both id and epoch + 1; the checkpoint is read after that, in the same transaction: what the
+        consumer before has saved by then is seen, and nothing of it lands later. A thief that reads
+        the checkpoint first misses a flush that lands in between, and processes its records again
+        (planted bug "reads the checkpoint before it is consumer").
         """
         ...
 
@@ -294,12 +367,18 @@ class LeaseStore(Protocol):
     async def hand_over(self, process: str, saves: Sequence[Save]) -> list[ShardLease]:
         """Save as `save` does, and clear the consumer owner where process and epoch match.
 
-        A save without checkpoint only clears; one whose seq is too small only clears.
+        The cleared owner tells a thief to begin: by the text alone (5.3.2) each stolen shard idles
+        for T, since its thief cannot know when the victim has stopped
+        (`test_a_stolen_shard_idles_for_some_polls_only`). A save without checkpoint only clears;
+        one whose seq is too small only clears.
         """
         ...
 
     async def release(self, process: str, shards: Sequence[str]) -> list[ShardLease]:
-        """Clear the lease owner where this process leases it: id + 1."""
+        """Clear the lease owner where this process leases it: id + 1.
+
+        The text has no such call: after a clean exit the shards of a worker would idle for T.
+        """
         ...
 
     async def delete(self, shards: Sequence[str]) -> None:

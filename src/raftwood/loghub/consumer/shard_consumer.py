@@ -1,7 +1,12 @@
 """One shard being consumed: states, the task of each, and what its end leads to.
 
-A consumer goes through INITIALIZING, PROCESSING, STOPPING and STOP_COMPLETED. `TRANSITIONS` says
-what follows from how a state's task ended. While process() runs, the next read is under way.
+A consumer goes through INITIALIZING, PROCESSING, STOPPING and STOP_COMPLETED (section 5.5 of the
+LogHub client library's text). `TRANSITIONS` says what follows from how a state's task ended. Every
+way out of PROCESSING leads through STOPPING, also a failure and a theft: there the last checkpoint
+is handed over, without which the next worker processes again what this one has done
+(`test_every_state_but_the_last_goes_on_whatever_its_task_leads_to`).
+
+While process() runs, the next read is under way.
 """
 
 import asyncio
@@ -29,7 +34,7 @@ READ_PAUSE_LONGEST_S: Final = 5.0
 
 
 class ShardConsumerState(Enum):
-    """Where a consumer is."""
+    """The four states of the text."""
 
     INITIALIZING = auto()
     PROCESSING = auto()
@@ -61,7 +66,12 @@ TRANSITIONS: Final[Mapping[tuple[ShardConsumerState, ShardConsumerOutcome], Shar
 
 
 class ShardConsumer:
-    """Reads one shard in one epoch; `run` ends when all is stopped."""
+    """Reads one shard in one epoch; `run` ends when all is stopped.
+
+    A source that is away is waited for: if the consumer gave its shard up, the next worker would
+    meet the same source, and shards would go round until it is back
+    (`test_a_source_that_is_away_is_waited_for`).
+    """
 
     def __init__(
         self,
@@ -82,7 +92,8 @@ class ShardConsumer:
         self.has_failed = False
         self.stop_reason: StopReason | None = None
         self.has_advanced = False
-        """Since it began here, a call of process() ended well."""
+        """A call of process() has ended well since the shard began here. One that fails before
+        that will fail again, and is begun later each time."""
         self._factory = factory
         self._threads = threads
         self._processor: AsyncProcessor | None = None
@@ -95,7 +106,11 @@ class ShardConsumer:
         self._pause_s = READ_PAUSE_S
 
     def stop(self, reason: StopReason) -> None:
-        """End behind the call of process() that is under way."""
+        """Ends after the call of process() that is under way.
+
+        The call is not cancelled: what the user wrote could be left half-done in a database, and
+        would be done again by the next worker.
+        """
         self.stop_reason = reason
         self.tracker.is_hung = reason is StopReason.HUNG
         self.tracker.stopping.set()
@@ -107,7 +122,7 @@ class ShardConsumer:
         return self._tenure.may_work()
 
     async def run(self) -> None:
-        """Each state's task, and the state that follows from how it ended."""
+        """Runs each state's task, and goes to the state that follows from how it ended."""
         tasks = {
             ShardConsumerState.INITIALIZING: self._initialize,
             ShardConsumerState.PROCESSING: self._process,
@@ -151,7 +166,10 @@ class ShardConsumer:
         if lease.checkpoint is not None:
             self._position = lease.checkpoint
         else:
-            # Whoever comes next shall not choose anew: "end" would be a later one by then.
+            # Section 5.4.1 of the text: without a checkpoint the setting decides. The choice is
+            # stored before anything is read. A worker that starts at "end" and dies before its
+            # first checkpoint would otherwise leave its successor to choose a later end, and all
+            # records in between would be read by nobody.
             self._position = await self._first_position()
             self.tracker.set_checkpoint(self._position)
             await self.tracker.store()
@@ -164,13 +182,17 @@ class ShardConsumer:
         )
 
     async def _first_position(self) -> str:
-        """A child begins where its parents ended, whatever was wished for."""
+        """The begin of a child, whatever the setting says: its first records follow its parents'
+        last ones, and "end" would skip those that came while the parents were still read."""
         if self._start == "begin" or self.lease.parents:
             return await self._source.begin(self.lease.shard)
         return await self._source.end(self.lease.shard)
 
     async def _process(self) -> ShardConsumerOutcome:
         read = await self._next_read()
+        # The clock is asked before each call, not only at a stop: a process that was paused for an
+        # hour goes on right here, before anything has told it that its lease is over
+        # (`test_a_paused_worker_does_nothing_more_once_its_lease_is_over`).
         if read is None or self.tracker.is_stopping or not self._tenure.may_work():
             return ShardConsumerOutcome.STOPPED
         if not read.is_ended:
@@ -231,7 +253,7 @@ class ShardConsumer:
                 return read
 
     async def _next_read(self) -> ShardRead | None:
-        """None where it is told to stop meanwhile."""
+        """The next read; None if the consumer is told to stop before it comes."""
         if self._reading is None:
             self._begin_read(self._position)
         assert self._reading is not None
@@ -249,7 +271,7 @@ class ShardConsumer:
 
 
 async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:
-    """End tasks whose outcome does not matter any more."""
+    """Cancels tasks whose outcome does not matter any more, and waits for them."""
     found = [task for task in tasks if task is not None]
     for task in found:
         task.cancel()

@@ -1,8 +1,9 @@
 """Checkers: what HAKeeper's leader orders at each tick, decided from the state alone.
 
-Start at `plan`. Nothing is remembered between two plans but what the state holds: what was lost,
-refused or
-overtaken is seen and planned anew.
+Start at `plan`. Nothing is remembered between two plans but what the state holds, so that a new
+leader plans what the old one would have: what was lost, refused or overtaken is seen and planned
+anew. Logservice's text has one check, of silence by ticks, with two answers, remove and shut down
+(section "Server Handler"); each rule below says why it waits for more than silence.
 
 - **Bootstrap**: a shard begins on the stores that live, once enough have reported. Where too few
   live after a grace time, named stores that are still to come fill up, as long as a majority
@@ -10,16 +11,20 @@ overtaken is seen and planned anew.
 - **Members**: missing ones are added, dead ones replaced, surplus ones removed. A new replica is a
   learner first, gets its vote once it has caught up, and the one that it replaces leaves in the
   same step. A shard is changed only while its voters, before and after, have a living majority:
-  one that lost its quorum is left as it is, for people to look at.
+  one that lost its quorum is left as it is, for people to look at. A change that cannot commit
+  would block the leader for all later ones (planted bug "changes members without a quorum"). To
+  remove the dead first leaves two voters of three, and the next dead store stops the shard (planted
+  bug "removes the dead before adding").
 - **Room**: a leader whose store takes no more appends hands over to one that does.
 - **Zombies**: replicas that their shard has removed, or whose shard is no more. One is removed
   only when its epoch is below the shard's, or when it says itself that it is out: a replica that
-  knows of a change that HAKeeper has not heard of yet may well be a member.
-- **Services**: each TN shard has one living owner; who comes back after its work was given away
-  must stop.
+  knows of a change that HAKeeper has not heard of yet may well be a member, and its data with it
+  (planted bugs "kills a replica at an equal epoch" and "kills a replica that is just added").
+- **Services**: each TN shard has one living owner; a service that comes back after its work was
+  given away must stop.
 - **Balance**: replicas and leaders are spread, one move at a time, while all else is well. Each
   move makes things strictly better (more failure domains, or less difference of load), so that
-  moves come to an end.
+  moves come to an end (planted bug "moves for ever").
 """
 
 from collections.abc import Iterable
@@ -51,7 +56,7 @@ def majority(voters: Iterable[int]) -> int:
 
 
 class PlanningRound:
-    """The state as the checkers ask for it, and the orders found so far."""
+    """The state, with the questions that checkers ask of it, and the orders found so far."""
 
     def __init__(self, state: KeeperState, settings: HaKeeperSettings) -> None:
         self.state = state
@@ -59,7 +64,7 @@ class PlanningRound:
         self.orders: list[Order] = []
         oldest = state.tick - settings.store_down_ticks
         self.live = {number for number, store in state.stores.items() if store.heard_tick > oldest}
-        """For asking alone; never iterated."""
+        """A set, to be asked and never iterated: its order would differ from process to process."""
         self._by_shard: dict[int, list[Order]] = {}
         self._load = dict.fromkeys(state.stores, 0)
         for shard in state.shards.values():
@@ -81,7 +86,7 @@ class PlanningRound:
         tn_shard: int = 0,
         holder: int = 0,
     ) -> None:
-        """Add an order to the plan."""
+        """Adds an order to the plan."""
         known = self.state.shards.get(shard)
         order = Order(
             0,
@@ -117,11 +122,11 @@ class PlanningRound:
         return known.address if known is not None else self.state.members.get(store, "")
 
     def load(self, store: int) -> int:
-        """Replicas that a store has or will have."""
+        """The number of replicas that a store has or will have."""
         return self._load.get(store, 0)
 
     def domain(self, store: int) -> str:
-        """A store that names none is a failure domain of its own."""
+        """The failure domain of a store; one that names none is a domain of its own."""
         known = self.state.stores.get(store)
         return (known.failure_domain if known is not None else "") or f"store {store}"
 
@@ -151,7 +156,7 @@ class PlanningRound:
         return silent_ticks * self.settings.tick_ms > HEARTBEATS_MISSED * self.settings.heartbeat_ms
 
     def is_serving(self, shard: int, store: int) -> bool:
-        """Whether a member takes part, as far as one can tell."""
+        """Whether a member takes part, by its last report."""
         report = self.report(shard, store)
         return (
             store in self.live
@@ -166,7 +171,8 @@ class PlanningRound:
             return True
         known = self.state.stores.get(store)
         if known is None:
-            # Never heard of: as if it had been heard when the shard was made.
+            # A store that was never heard counts as heard when the shard was made: a founder has as
+            # long to come as any other to come back.
             return self.state.tick - shard.created_tick >= self.settings.store_down_ticks
         return store not in self.live
 
@@ -175,7 +181,7 @@ class PlanningRound:
         return known is not None and known.is_draining
 
     def is_reborn(self, store: int) -> bool:
-        """Whether a store came back without its data: it may never be let in again."""
+        """Whether a store came back without its data: some shards may never let it in again."""
         known = self.state.stores.get(store)
         return known is not None and known.is_reborn
 
@@ -185,12 +191,13 @@ class PlanningRound:
         return known is not None and not known.is_short
 
     def is_slow(self, store: int) -> bool:
-        """Whether a store says that its disk is far slower than others': it gives up leading."""
+        """Whether a store says that its disk is far slower than others': it gives up leading
+        (docs/decisions/0035)."""
         known = self.state.stores.get(store)
         return known is not None and any(alarm.startswith(DISK_SLOW) for alarm in known.alarms)
 
     def leader(self, shard: int) -> int:
-        """The store that leads and can be told what to do; 0 for none."""
+        """The store that leads and can be given orders; 0 for none."""
         known = self.state.shards[shard]
         report = self.report(shard, known.leader)
         if report is None or not self.is_serving(shard, known.leader):
@@ -204,9 +211,13 @@ class PlanningRound:
         return sum(self.is_serving(shard, each) for each in listed) >= majority(listed)
 
     def is_caught_up(self, shard: int, store: int) -> bool:
-        """Whether a member serves and is close behind the leader, by the leader's word.
+        """Whether a member serves and is close behind the leader.
 
-        By its own word it is a member: one that nothing has reached yet is not.
+        The leader tells how far behind it is: a learner cannot know. That it is a member it tells
+        itself, since a short log makes an empty learner look close that nothing has reached yet. A
+        vote for a learner without entries makes a majority that cannot elect (planted bug "promotes
+        before caught up";
+        `test_a_learner_that_nothing_has_reached_is_not_caught_up_however_short_the_log_is`).
         """
         lag, report = self.state.shards[shard].lagging.get(store), self.report(shard, store)
         is_there = self.is_serving(shard, store) and not self.is_silent(store)
@@ -214,7 +225,7 @@ class PlanningRound:
         return is_there and knows and lag is not None and lag <= self.settings.lag_entries
 
     def has_failed(self, shard: int, store: int) -> bool:
-        """Whether a replica was to be started there lately, or to be a member, and was not."""
+        """Whether a replica could not be started or become a member there lately."""
         return any(
             failure.shard == shard
             and (
@@ -236,13 +247,13 @@ class PlanningRound:
 def placement_key(
     planning: PlanningRound, store: int, others: Iterable[int]
 ) -> tuple[bool, int, int]:
-    """Best first: a new failure domain, then the least loaded."""
+    """The sort key of places for a replica: a new failure domain first, then the least loaded."""
     used = {planning.domain(other) for other in others if other != store}
     return planning.domain(store) in used, planning.load(store), store
 
 
 def plan_bootstrap(planning: PlanningRound) -> None:
-    """Place shards that have not begun, and tell founders that have not heard of it."""
+    """Places shards that have not begun, and orders founders to begin that have not yet."""
     for number, shard in planning.state.shards.items():
         members = shard.founders or _place(planning, shard)
         awaited = shard.awaited if shard.founders else list(members)
@@ -257,6 +268,10 @@ def plan_bootstrap(planning: PlanningRound) -> None:
 
 
 def _place(planning: PlanningRound, shard: KeeperShardState) -> dict[int, str]:
+    # Section "Bootstrap" of the text begins with the members of the configuration. Founders are
+    # fixed for ever, so it waits for stores for a while; then a majority that lives is enough, or
+    # one machine that never comes would keep a new cluster from beginning
+    # (`test_a_store_that_never_comes_is_a_founder_in_absence`).
     places = planning.places()
     is_waiting = planning.state.tick - shard.created_tick < planning.settings.bootstrap_grace_ticks
     named = sorted({*planning.state.members, *planning.state.stores})
@@ -291,12 +306,13 @@ def plan_members(planning: PlanningRound) -> None:
 
 
 def _is_disputed(planning: PlanningRound, shard: KeeperShardState) -> bool:
-    """Whether a living store contradicts the configuration: a change could make it worse."""
+    """Whether a living store reports other members: a change might be committed by one half of the
+    shard while the other is at work."""
     return any(store in planning.live for store in shard.conflicts)
 
 
 def _restart(planning: PlanningRound, number: int, shard: KeeperShardState) -> None:
-    """A living member's replica that is not there is started; not one whose data is lost."""
+    """Orders a living member to start its replica that is not there; not one whose data is lost."""
     for store in (*shard.voters, *shard.learners):
         if (
             store in planning.live
@@ -310,7 +326,7 @@ def _restart(planning: PlanningRound, number: int, shard: KeeperShardState) -> N
 
 
 class _Change:
-    """The next step towards what is wanted of one shard; at most one is ordered."""
+    """The next step of one shard towards its wanted members; at most one is ordered."""
 
     def __init__(self, planning: PlanningRound, number: int, shard: KeeperShardState) -> None:
         self._planning = planning
@@ -389,7 +405,8 @@ class _Change:
         if leaving:
             store = leaving[0]
         else:
-            # Who does not serve goes first, then who shares its failure domain, then the loaded.
+            # A voter that does not serve goes first, then one that shares its failure domain, then
+            # the one with the most replicas.
             others = [store for store in shard.voters if store != self._leader]
             silent = [store for store in others if not planning.is_serving(self._number, store)]
             store = max(
@@ -419,7 +436,8 @@ class _Change:
 
     def _promote(self, store: int, remaining: list[int], *, removed: int) -> None:
         if removed == self._leader:
-            # Nobody else could lead yet: a lone voter leaves after the new one leads.
+            # No other voter could lead yet: a lone voter leaves after the new one has its vote and
+            # leads (`test_a_lone_voter_that_leaves_is_joined_first`).
             removed, remaining = 0, list(self._shard.voters)
             if len(remaining) > 1:
                 return
@@ -427,7 +445,9 @@ class _Change:
             self._to_leader(OrderKind.ADD_VOTER, store=store, removed=removed)
 
     def _hand_over(self) -> bool:
-        """The leader leaves: another voter that stays leads first."""
+        """The leader is to leave: hands over to a voter that stays. A shard whose leader is just
+        removed is without one until an election
+        (`test_a_draining_store_hands_its_leaders_over_and_is_replaced`)."""
         planning = self._planning
         ready = [
             store
@@ -440,13 +460,16 @@ class _Change:
         return bool(ready)
 
     def _add_learner(self, *, removed: int) -> bool:
-        """Begin a new replica; the first of a move was ordered with it, so it is not named here."""
+        """Begins a new replica. The first one of a move is ordered with the move itself (`place`),
+        so that `removed` only tells here which failure domain becomes free.
+        """
         planning, shard, number = self._planning, self._shard, self._number
         places = [store for store in planning.places() if is_free(planning, number, store)]
         if not places:
             return False
         remaining = [store for store in shard.voters if store != removed]
-        # Where a start failed before, it is tried again only if there is no other place.
+        # A place where a start failed comes last: a full or broken disk would be tried for ever,
+        # with an empty store beside it (`test_a_replica_goes_elsewhere_where_its_start_failed`).
         best = min(
             places,
             key=lambda store: (
@@ -459,9 +482,10 @@ class _Change:
         return True
 
     def _give_up_lost(self) -> None:
-        """No other store is free: one that came back empty is removed, to be added as a new one.
+        """No other store is free: removes a voter that came back empty, to add it as a new one.
 
-        It takes part in no decision as it is, so the shard gets no weaker by that.
+        It takes part in no decision as it is, so the shard gets no weaker by that
+        (`test_a_voter_that_lost_its_data_is_removed_and_added_anew_where_none_is`).
         """
         for store in self._shard.lost:
             if store in self._shard.voters and store in self._planning.live:
@@ -475,7 +499,8 @@ class _Change:
 
 
 def is_free(planning: PlanningRound, number: int, store: int) -> bool:
-    """Whether a store may get a replica: no member, with room, no remains of an earlier."""
+    """Whether a store may get a replica: it is no member, has room, and no remains of an earlier
+    replica, whose votes a new one under the same number would contradict."""
     shard = planning.state.shards[number]
     report = planning.report(number, store)
     return (
@@ -492,7 +517,7 @@ def _is_being_killed(planning: PlanningRound, number: int, store: int) -> bool:
 
 
 def place(planning: PlanningRound, number: int, store: int, *, removed: int = 0) -> None:
-    """Begin a replica on a store; where a voter is to move there, `removed` is its place so far."""
+    """Begins a replica on a store; where a voter moves there, `removed` is its present store."""
     if planning.report(number, store) is None:
         planning.order(OrderKind.START_REPLICA, to_store=store, shard=number)
     planning.order(
@@ -505,7 +530,12 @@ def place(planning: PlanningRound, number: int, store: int, *, removed: int = 0)
 
 
 def plan_room(planning: PlanningRound) -> None:
-    """HAKeeper's own shard is left: its commands are small, and taken as long as any are."""
+    """Moves leaders off stores that take no more appends, or their shards would refuse every record
+    while two other disks have room
+    (`test_a_leader_without_room_hands_over_to_the_voter_with_most`).
+
+    HAKeeper's own shard is left: its commands are small, and taken as long as any are.
+    """
     stores = planning.state.stores
     for number, shard in planning.state.shards.items():
         leader = planning.leader(number)
@@ -523,7 +553,8 @@ def plan_room(planning: PlanningRound) -> None:
             and not planning.is_draining(store)
             and planning.is_caught_up(number, store)
         ]
-        # One whose disk is slow gives it back, but takes appends.
+        # A store whose disk is slow gives the leadership back, but it takes appends: the last
+        # choice.
         ready = [store for store in ready if not planning.is_slow(store)] or ready
         if ready:
             roomiest = max(ready, key=lambda store: (stores[store].disk_free_bytes, -store))
@@ -549,7 +580,7 @@ def plan_zombies(planning: PlanningRound) -> None:
 
 
 def is_zombie(planning: PlanningRound, report: ShardReplicaReport, store: int) -> bool:
-    """Whether a replica belongs to nobody, as far as can be known for sure."""
+    """Whether a replica certainly belongs to no shard: it is killed with its data."""
     state = planning.state
     shard = state.shards.get(report.shard)
     if shard is None:
@@ -557,7 +588,9 @@ def is_zombie(planning: PlanningRound, report: ShardReplicaReport, store: int) -
     if is_member(shard, store) or planning.is_placed(report.shard, store):
         return False
     if shard.is_joint or not planning.leader(report.shard):
-        return False  # The newest configuration may be one that only its leader knows.
+        # The newest configuration may be known to its leader alone, and this replica be in it
+        # (`test_nothing_is_killed_while_the_leader_is_silent`).
+        return False
     knows_it = (
         report.epoch == shard.epoch
         and tuple(sorted(report.voters)) == shard.voters
@@ -618,10 +651,15 @@ def _tell(planning: PlanningRound, kind: OrderKind, service: str, tn_shard: int)
 
 
 DIFFERENCE = 2
-"""Smaller ones are left: moving would only swap the two."""
+"""The least difference of load that is evened out: with 1, a move only swaps the two stores, and
+the next one swaps them back (`test_a_difference_of_one_is_left`).
+"""
 
 
 def plan_balance(planning: PlanningRound) -> None:
+    # Only while all is well. A move copies a replica and changes members; with a store that may be
+    # dead it takes the disks, and the one change at a time, from repairs
+    # (`test_nothing_moves_while_a_store_is_silent_that_may_be_dead`).
     state = planning.state
     if state.tick % planning.settings.moves_every_ticks or planning.orders or state.orders:
         return
@@ -648,7 +686,7 @@ def _is_well(planning: PlanningRound, number: int) -> bool:
 
 
 def _spread(planning: PlanningRound) -> bool:
-    """Move a voter that shares its failure domain to a domain that has none."""
+    """Moves a voter that shares its failure domain to a domain that has none."""
     for number, shard in planning.state.shards.items():
         used = [planning.domain(store) for store in shard.voters]
         sharing = [store for store in shard.voters if used.count(planning.domain(store)) > 1]
@@ -665,7 +703,7 @@ def _spread(planning: PlanningRound) -> bool:
 
 
 def _is_fit(planning: PlanningRound, number: int, store: int) -> bool:
-    """Whether a replica may move to a store; not to one that may never be let in."""
+    """Whether a replica may move to a store; not to one that its members may never let in."""
     return is_free(planning, number, store) and not planning.is_reborn(store)
 
 
@@ -700,7 +738,7 @@ def _level_leaders(planning: PlanningRound) -> None:
     for number in planning.state.shards:
         led[planning.leader(number)] = led.get(planning.leader(number), 0) + 1
     places = sorted(planning.places(), key=lambda store: led[store])
-    # One whose disk is slow would give up at once what it is given to lead.
+    # A store whose disk is slow would give up at once what it is given to lead, and get it again.
     targets = [store for store in places if not planning.is_slow(store)]
     for source in reversed(places):
         for target in targets:

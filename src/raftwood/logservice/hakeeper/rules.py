@@ -1,8 +1,14 @@
 """HAKeeper's rules: what each command does to the state. No clock, no randomness, no I/O.
 
+HAKeeper is the replicated state machine of Logservice's text (sections "Bootstrap" and
+"Heartbeat"): heartbeats bring states and take orders home, and time is the number of ticks that
+were committed. Planted bugs are in `tests/kits/logservice/hakeeper_model/mutants.py`.
+
 **Heartbeats** bring the newest configuration and leader of each shard. A configuration of a higher
 epoch wins. Of an equal epoch there can be only one: a report that says otherwise is not believed,
-and an alarm is raised, for two halves of a shard may both be at work.
+and an alarm is raised, for two halves of a shard may both be at work. If the last report won, the
+next change of members would be ordered of the wrong half (planted bug "believes the last of an
+equal epoch").
 
 **The queue of orders**: which of a planned batch are taken, and how long they stay. A plan is made
 from a state that may have changed before the plan arrives, by a leader that may not be one any
@@ -79,13 +85,15 @@ PLACING = (OrderKind.START_REPLICA, OrderKind.ADD_LEARNER, OrderKind.ADD_VOTER)
 
 
 def apply_store_heartbeat(state: KeeperState, heartbeat: StoreHeartbeat) -> None:
-    """Take a store's word in; the orders that it finished are under way no more."""
+    """Takes a store's heartbeat in; the orders that it finished are no longer under way."""
     number = heartbeat.store
     before = state.stores.get(number)
     if before is None and len(state.stores) >= STORES_MAX:
         raise Overloaded(f"HAKeeper knows {STORES_MAX} stores: forget some first")
     if state.forgotten.get(number, heartbeat.incarnation) != heartbeat.incarnation:
-        # The stores that knew it refuse it: it must not become a reader of a log meanwhile.
+        # Raft members that knew the number refuse an empty store under it. It must not become a new
+        # replica either, which would vote as one that has seen nothing
+        # (`test_an_empty_store_under_a_forgotten_number_becomes_no_reader_of_a_log`).
         raise Conflict(
             f"store {number} was forgotten, and comes back without its data: a number belongs to "
             "one data folder for ever, so start it with a new number and --join"
@@ -124,7 +132,7 @@ def apply_store_heartbeat(state: KeeperState, heartbeat: StoreHeartbeat) -> None
 
 
 def apply_service_heartbeat(state: KeeperState, heartbeat: ServiceHeartbeat) -> None:
-    """Take a service's word in."""
+    """Takes a service's heartbeat in."""
     if heartbeat.service not in state.services and len(state.services) >= SERVICES_MAX:
         raise Overloaded(f"HAKeeper knows {SERVICES_MAX} services: remove some first")
     state.services[heartbeat.service] = ServiceState(
@@ -132,7 +140,8 @@ def apply_service_heartbeat(state: KeeperState, heartbeat: ServiceHeartbeat) -> 
     )
     finish(state, heartbeat.finished, to_service=heartbeat.service)
     if not owns_of_others(state, heartbeat.service):
-        # It has begun anew, whether or not its acknowledgement arrived.
+        # The service has begun anew, even if its acknowledgement was lost. The order to stop would
+        # else stop it a second time, in the middle of its new work.
         for order in list(state.orders.values()):
             if order.to_service == heartbeat.service and order.kind is OrderKind.SHUTDOWN_SERVICE:
                 del state.orders[order.id]
@@ -154,7 +163,7 @@ def finish(
     to_store: int = 0,
     to_service: str = "",
 ) -> None:
-    """Drop orders that their target has answered, and remember what failed."""
+    """Drops orders that their target has answered, and remembers what failed."""
     for each in finished:
         order = state.orders.get(each.order)
         if order is None or (order.to_store, order.to_service) != (to_store, to_service):
@@ -171,10 +180,11 @@ def finish(
 
 
 def drop_order(state: KeeperState, order: Order) -> None:
-    """An order is under way no more, though its target may carry it out until it reports again."""
+    """Drops an order; its target may still carry it out until its next report."""
     del state.orders[order.id]
     if order.kind in PLACING:
-        # Whether it is a stranger is judged by what is reported from now on.
+        # The replica may just have been made by this order: whether it belongs to nobody is judged
+        # by reports from now on.
         store = state.stores.get(order.store or order.to_store)
         if store is not None:
             store.strange_since.pop(order.shard, None)
@@ -196,22 +206,31 @@ def _begun(shard: KeeperShardState, store: int) -> None:
 
 
 def _lose(state: KeeperState, store: int) -> None:
-    """A store came back empty: what it promised is forgotten, so it may not vote as it was."""
+    """Notes that a store came back without its data.
+
+    It has forgotten its votes and what it acknowledged. Started as the voter that it was, it could
+    vote twice in one term, or complete a majority that lacks a committed entry: two leaders, or
+    lost records (planted bug "restarts voters that lost their data"). So it is marked, and is
+    replaced or let in as a new member.
+    """
     for shard in state.shards.values():
         if store in shard.awaited and store not in shard.told:
-            continue  # It has not begun, so there is nothing to lose.
+            # It was never told to begin, so that it has promised nothing
+            # (`test_a_founder_that_comes_back_empty_begins_if_it_was_not_told_before`).
+            continue
         _begun(shard, store)
         if is_member(shard, store) and store not in shard.lost:
             shard.lost.append(store)
     for order in list(state.orders.values()):
-        # It is not caught up any more, and an empty replica has to be started anew.
+        # A learner that has lost its data is not caught up any more: its vote would count without
+        # any entries. And an empty replica has to be started again.
         if order.to_store == store or (order.store == store and order.kind is OrderKind.ADD_VOTER):
             drop_order(state, order)
 
 
 def _take_configuration(shard: KeeperShardState, report: ShardReplicaReport, store: int) -> None:
     if not report.voters:
-        return  # An empty replica, which waits for its leader.
+        return  # An empty replica: it knows no configuration before its leader reaches it.
     if store in report.voters:
         _begun(shard, store)
     told = (tuple(sorted(report.voters)), tuple(sorted(report.learners)))
@@ -243,7 +262,7 @@ def _take_leader(
     state: KeeperState, shard: KeeperShardState, report: ShardReplicaReport, store: int
 ) -> None:
     if not is_member(shard, store):
-        return  # Whom a removed replica follows, or leads, is of no account.
+        return  # A removed replica may believe to lead, or follow a leader of long ago.
     if report.leader == store and report.term >= shard.term:
         shard.leader, shard.term = store, report.term
         shard.leader_tick = state.tick
@@ -255,7 +274,11 @@ def _take_leader(
 
 
 def _drop_what_is_done(state: KeeperState, number: int) -> None:
-    """Orders that the report shows as done; carried out once more, they could do harm later."""
+    """Drops orders that the report shows as done.
+
+    Their acknowledgement may be lost. Carried out once more later, they do harm: a replica that was
+    killed, and made anew by another order, would be killed again.
+    """
     replicas = state.stores[number].replicas
     for order in [each for each in state.orders.values() if each.to_store == number]:
         shard = state.shards.get(order.shard)
@@ -272,7 +295,7 @@ def _drop_what_is_done(state: KeeperState, number: int) -> None:
 
 
 def _keep_remarks(state: KeeperState, number: int, before: StoreState) -> None:
-    """What is remembered of replicas that are still there."""
+    """Keeps the remarks about replicas that are still there."""
     store = state.stores[number]
     store.strange_since = {
         shard: since for shard, since in before.strange_since.items() if shard in store.replicas
@@ -306,7 +329,12 @@ ANSWER_ORDERS_MAX = 1000
 
 
 def schedule(state: KeeperState, batch: Schedule) -> Scheduled:
-    """Take a batch of orders into the queue."""
+    """Takes a batch of orders into the queue.
+
+    A leader that was replaced may still have a plan on its way, made from a state of minutes ago:
+    its batch is refused by the term, and any plan by the tick that it was made at (planted bug
+    "accepts an older term's batch"; `test_orders_of_an_older_term_or_another_tick_are_ignored`).
+    """
     if batch.term < state.term or batch.tick != state.tick:
         return Scheduled(0, is_outdated=True)
     state.term = batch.term
@@ -314,7 +342,8 @@ def schedule(state: KeeperState, batch: Schedule) -> Scheduled:
     changing = {order.shard for order in state.orders.values() if order.kind in MEMBERSHIP}
     taken = 0
     for order in batch.orders:
-        # One change of a shard at a time: the next is decided by what came of this one.
+        # One change of a shard at a time: the next is decided by the outcome of this one. Two that
+        # are each right for three voters can leave one voter (planted bug "two changes at once").
         if _key(order) in wanted or (order.kind in MEMBERSHIP and order.shard in changing):
             continue
         if _take(state, order):
@@ -330,7 +359,11 @@ def schedule(state: KeeperState, batch: Schedule) -> Scheduled:
 
 
 def orders_for(state: KeeperState, *, to_store: int = 0, to_service: str = "") -> Orders:
-    """What a heartbeat's answer brings: oldest first, and not too many at once."""
+    """The orders that a heartbeat's answer brings: oldest first, and not too many at once.
+
+    An order comes with every answer until it is acknowledged: answers get lost (the text's section
+    "Heartbeat"; `test_orders_come_until_they_are_acknowledged`).
+    """
     found = [
         order
         for order in state.orders.values()
@@ -347,11 +380,12 @@ def orders_for(state: KeeperState, *, to_store: int = 0, to_service: str = "") -
 
 
 def expire(state: KeeperState) -> None:
-    """Drop the orders whose time is over; what is still needed is planned anew."""
+    """Drops orders whose time is over; what is still needed is planned anew, for a store that may
+    be another by now."""
     for order in [each for each in state.orders.values() if each.expires_tick <= state.tick]:
         drop_order(state, order)
         if order.to_store and order.to_store not in state.stores:
-            continue  # A founder that is still to come: it is told again.
+            continue  # A founder that has not reported yet: the order is planned again.
         target = order.to_service or f"store {order.to_store}"
         note_failure(
             state, FailedOrder(state.tick, order.kind, target, order.shard, "not acknowledged")
@@ -359,14 +393,16 @@ def expire(state: KeeperState) -> None:
 
 
 def settle_moves(state: KeeperState) -> None:
-    """A move has ended when its source is gone, or when nothing is left of its target."""
+    """Ends moves whose source is gone, or of whose target nothing is left
+    (`test_a_move_that_comes_to_nothing_is_forgotten`)."""
     for number, shard in state.shards.items():
         move = shard.move
         if move is None:
             continue
         is_under_way = (
             move.target in shard.learners
-            # A lone voter leaves after the new one has its vote; else the target replaced another.
+            # A lone voter leaves after the new one has its vote. In any larger shard both happen in
+            # one step: a target that votes there replaced another voter than the source.
             or (move.target in shard.voters and len(shard.voters) > shard.replicas)
             or any(
                 order.shard == number and order.store == move.target
@@ -406,7 +442,7 @@ def _remark(state: KeeperState, order: Order) -> None:
 
 
 def _key(order: Order) -> tuple[object, ...]:
-    """Orders with the same key want the same."""
+    """Two orders with the same key ask for the same."""
     about = (order.tn_shard,) if order.tn_shard else (order.shard, order.store)
     return (order.kind, order.to_store, order.to_service, *about)
 
@@ -418,6 +454,9 @@ def _fits(state: KeeperState, order: Order) -> bool:
     if shard is None:
         return False
     if order.kind is OrderKind.BOOTSTRAP_SHARD:
+        # The first batch fixes the founders for ever. A second choice of founders, by a leader that
+        # did not know the first, would begin a second group of the same name with its own log
+        # (planted bug "begins a shard twice"; `test_founders_are_chosen_once`).
         if not shard.founders and order.members:
             shard.founders = dict(sorted(order.members.items()))
             shard.voters = tuple(shard.founders)
@@ -432,6 +471,7 @@ def _fits(state: KeeperState, order: Order) -> bool:
     if order.kind in MEMBERSHIP:
         if order.to_store != shard.leader or not _says_it_leads(state, order):
             return False
+        # The plan counted living voters of one configuration; of another it proves nothing.
         if order.epoch != shard.epoch or shard.is_joint:
             return False
         if order.kind is OrderKind.ADD_VOTER and order.store in shard.lost:
@@ -448,10 +488,14 @@ def _says_it_leads(state: KeeperState, order: Order) -> bool:
 
 
 def _may_start(shard: KeeperShardState, store: int) -> bool:
-    """Whether a replica that is not there may be started without harm to what it has promised."""
+    """Whether a missing replica may be started empty without harm to earlier promises.
+
+    A member that still has its data starts from that. While a change is joint, a store that is no
+    member after it may still be a voter before it, with promises that an empty replica would break
+    (`test_who_may_be_leaving_by_a_joint_change_is_not_started_anew`).
+    """
     if store in shard.lost:
         return False
-    # While a change is joint, who is no member after it may still be one before it.
     return is_member(shard, store) or not shard.is_joint
 
 
@@ -476,7 +520,11 @@ def _is_stranger(state: KeeperState, order: Order) -> bool:
 
 
 def _prepare_tn(state: KeeperState, order: Order) -> Order | None:
-    """A new owner gets a lease id above all before it; the same owner keeps its own."""
+    """A new owner gets a lease id above all before it; the same owner keeps its own.
+
+    The owner before may be alive and cut off. Its appends are refused by the log because its id is
+    smaller; with the same id both would write (planted bug "gives an old lease to a new owner").
+    """
     if order.to_service not in state.services:
         return None
     if order.kind is not OrderKind.ADD_TN_SHARD:
@@ -496,12 +544,13 @@ def _prepare_tn(state: KeeperState, order: Order) -> Order | None:
 
 REMOVED_KEPT = 100_000
 _WITHOUT_FORGOTTEN = ("0.1.0",)
-"""Releases that do not remember forgotten numbers: while one of them runs, nobody does, so that all
-members come to the same state by the same commands."""
+"""Releases that do not remember forgotten numbers: while one of them runs, no member does, so that
+the same commands lead all members to the same state."""
 
 
 def apply(state: KeeperState, payload: bytes) -> bytes:
-    """Carry out one command; whatever is wrong with it is its result."""
+    """Carries out one command; an error is its result, since raising would stop every member at the
+    same entry."""
     result: KeeperResult
     try:
         command = decode_command(payload)
@@ -513,7 +562,7 @@ def apply(state: KeeperState, payload: bytes) -> bytes:
 
 
 def carry_out(state: KeeperState, command: KeeperCommand) -> KeeperResult:
-    """As `apply`, for a command that was checked."""
+    """Like `apply`, for a command that was checked."""
     match command:
         case KeeperTick():
             _tick(state, command)
@@ -579,7 +628,7 @@ def _tick(state: KeeperState, command: KeeperTick) -> None:
 
 
 def _advance(state: KeeperState) -> None:
-    """The cluster runs when each of the first shards has had a leader."""
+    """Sets the cluster running once each of the first shards has had a leader."""
     if state.phase in (
         ClusterPhase.BOOTSTRAP_COMMANDS_RECEIVED,
         ClusterPhase.BOOTSTRAP_FAILED,
@@ -628,7 +677,7 @@ def _set_initial_cluster(state: KeeperState, command: SetInitialCluster) -> Init
     for log_shard in range(first, first + command.tn_shards):
         state.tn_shards[_allocate(state, 1)] = TnShardState(log_shard)
     for number, store in state.stores.items():
-        # Reports that came before anybody knew the shard.
+        # Reports that came before HAKeeper knew the shard made its replicas strangers.
         for shard in store.replicas:
             if shard in state.shards and is_member(state.shards[shard], number):
                 store.strange_since.pop(shard, None)
@@ -692,7 +741,8 @@ def _forget_store(state: KeeperState, store: int) -> None:
     served_as = state.stores[store].served_as
     others = [each for number, each in state.stores.items() if number != store]
     if served_as and not any(each.version in _WITHOUT_FORGOTTEN for each in others):
-        # What it voted for and acknowledged outlives it: nobody else may come under its number.
+        # Its votes and acknowledgements outlive it in other stores' logs: no other data folder may
+        # come under its number (`test_a_forgotten_store_comes_back_with_its_own_folder_alone`).
         state.forgotten[store] = served_as
         for oldest in list(state.forgotten)[:-REMOVED_KEPT]:
             del state.forgotten[oldest]

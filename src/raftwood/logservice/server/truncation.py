@@ -1,8 +1,11 @@
 """The truncation worker of a store: frees what the users of its shards have truncated.
 
-A snapshot taken where the state machine stands must not hide what a user may still read. So the
-snapshots that are taken regularly are hidden, and the largest one at or below what may be freed
-becomes the visible one, up to which the log is cut (`next_step`).
+Section "Truncation" of Logservice's text tells the failure that this prevents. A user truncates at
+100 while the state machine has applied 200. A snapshot at 200, with the log cut there, is all that
+is left after a restart; the user asks for 100, and the records are gone. So the snapshots that are
+taken regularly are hidden, and the largest one at or below what may be freed becomes the visible
+one, up to which the log is cut (`next_step`; planted bugs "cuts to the applied index" and "shows
+the snapshot above the truncated LSN").
 
 Also watches what cannot be freed: how much each shard keeps, and since when something that was
 truncated is still there.
@@ -25,7 +28,7 @@ from raftwood.raft.node_host import NodeHost
 
 
 class TruncationStep(msgspec.Struct, frozen=True):
-    """In this order."""
+    """What the worker does with one shard, in this order."""
 
     visible: int | None
     """The snapshot to make visible; None where there is none yet."""
@@ -43,6 +46,8 @@ def next_step(
     kept_max: int,
 ) -> TruncationStep:
     """`snapshots` are the shard's, in order; `freeable` is the last index that need not be kept."""
+    # A snapshot above what may be freed is of no use now, and may be tomorrow: hidden ones are kept
+    # at distances, so that one of them is close below wherever the user truncates next.
     newest = snapshots[-1] if snapshots else 0
     takes_snapshot = applied - newest >= entries_between
     below = [index for index in snapshots if index <= freeable]
@@ -52,7 +57,11 @@ def next_step(
 
 
 def _thinned(snapshots: list[int], kept_max: int) -> tuple[int, ...]:
-    """Those whose neighbours are closest to one another; never the first nor the last."""
+    """The snapshots to drop: those whose neighbours are closest to one another.
+
+    Never the first, up to which the log is cut, nor the last, from which a start goes on
+    (`test_what_is_thinned_is_never_the_first_nor_the_last`).
+    """
     kept = list(snapshots)
     dropped = []
     while len(kept) > max(2, kept_max):
@@ -62,16 +71,17 @@ def _thinned(snapshots: list[int], kept_max: int) -> tuple[int, ...]:
 
 
 LOOKS: Final = 10
-"""In a period of the worker, for logs that grow quickly."""
+"""Looks in one period of the worker, for logs that grow quickly."""
 REPLAYED_MAX: Final = 20_000
-"""Entries of a log that a start applies again, and what comes until the next look."""
+"""How many entries of a log a start may have to apply again, beside those that come until the next
+look. A store that applies a million first is away for as long."""
 CLOSE_S_MAX: Final = 2.0
 
 _log = get_logger("truncation")
 
 
 class ShardStorage(msgspec.Struct):
-    """What a shard takes of the disk, as the worker saw it last."""
+    """The disk space of a shard, as the worker saw it last."""
 
     retained_bytes: int = 0
     snapshot_bytes: int = 0
@@ -112,12 +122,14 @@ class TruncationWorker:
                 await asyncio.sleep(period_s / LOOKS)
                 await self.bound_replays(REPLAYED_MAX)
                 if loop.time() >= due:
-                    break  # snapshots take long here: what may be freed does not wait for more
+                    # Snapshots take long here: freeing must not wait for more of them
+                    # (`test_snapshots_that_take_long_do_not_hold_up_what_is_freed`).
+                    break
             await self.work()
 
     async def bound_replays(self, entries_max: int) -> None:
-        """Take a snapshot of each log that has applied so many entries since the newest one: a
-        start applies them again. What cannot be taken now is told by `work`.
+        """Takes a snapshot of each log that has applied so many entries since the newest one: a
+        start applies them again. `work` logs what could not be taken.
         """
         for shard, storage in list(self.shards.items()):
             with suppress(RaftwoodError):
@@ -127,13 +139,14 @@ class TruncationWorker:
                     self._observe(shard)
 
     async def close(self) -> None:
-        """The next start need not apply anew what this process has applied."""
+        """Takes last snapshots, so that the next start need not apply again what this process has
+        applied."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self.bound_replays(self._settings.snapshot_entries)
 
     async def work(self) -> None:
-        """Look at every shard once."""
+        """Looks at every shard once."""
         running = self._host.groups()
         for shard in [shard for shard in self.shards if shard not in running]:
             del self.shards[shard]
@@ -141,7 +154,7 @@ class TruncationWorker:
             try:
                 await self._work(shard)
             except NotFound:
-                continue  # it was stopped meanwhile
+                continue  # The replica was stopped meanwhile.
             except RaftwoodError as error:
                 _log.warning("nothing freed", shard=shard, reason=error.message)
                 if shard in self._host.groups():
@@ -156,7 +169,8 @@ class TruncationWorker:
             entries_between=settings.snapshot_entries,
             kept_max=settings.snapshots_kept,
         )
-        # Room is made before any is taken: a full disk has none for a snapshot.
+        # Room is made before any is taken: on a full disk a snapshot fails, and what could be freed
+        # would wait for it (`test_a_disk_without_room_for_snapshots_is_freed_all_the_same`).
         if step.visible is not None and step.visible >= host.status(shard).first_index:
             await host.compact(shard, step.visible)
             _log.info("log cut", shard=shard, index=step.visible)
@@ -183,7 +197,8 @@ class TruncationWorker:
         if newest != known.newest_snapshot:
             known.newest_snapshot, known.snapshot_ms = newest, now
         freed, freeable = status.first_index - 1, self._host.freeable_index(shard)
-        # Between two snapshots nothing can be freed, and old ones are far apart.
+        # Between two snapshots nothing can be freed, and old ones are far apart: that alone is no
+        # stall to alarm an operator for.
         spread = 2 * (status.applied - freed) // self._settings.snapshots_kept
         usual = max(self._settings.snapshot_entries, spread)
         if freed > known.freed_index or freeable - freed <= usual:
@@ -194,7 +209,7 @@ class TruncationWorker:
         known.truncated_lsn = self._truncated_lsn(shard)
 
     def alarms(self) -> list[str]:
-        """What cannot be freed and should be, in words."""
+        """Alarms, in words, about what should be freed and is not."""
         settings, now = self._settings, self.now_ms()
         found = []
         for shard, storage in self.shards.items():

@@ -1,7 +1,15 @@
 """`Balancer`: a table's replicas and masters, spread evenly over the nodes that may have them.
 
 `quotas_of` says how much each node is to have: as evenly as failure domains of different sizes
-allow.
+allow. Zeppelin's text leaves it to operators to name each move (section 2.3), and complains that
+masters gather on a few nodes. Three rules keep a plan from doing harm:
+
+- As few moves as possible: each is a whole copy of a partition
+  (`test_a_cluster_in_disorder_is_balanced_with_the_fewest_moves`).
+- Never fewer failure domains than before: an even cluster whose replicas share a rack loses them
+  together (`test_replicas_are_in_distinct_domains_and_even_after_balance`).
+- What a plan has made even, the next plan leaves alone, or replicas would wander for ever
+  (`test_domains_of_any_sizes_are_kept_apart_and_a_second_plan_has_nothing_to_do`).
 """
 
 from collections import Counter, deque
@@ -30,18 +38,18 @@ class Pool(NamedTuple):
     base: int
     extras: int
     is_bounded: bool = False
-    """They have what they must or can, be it more or less than others."""
+    """They have what their bounds say, more or less than others."""
 
 
 def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
-    """Share a number of things among all nodes; where an equal share is beyond a group's bounds, it
-    has what the bound says, and the others share the rest.
+    """Shares a number of things among all nodes; where an equal share is beyond a group's bounds,
+    it gets what the bound says, and the others share the rest.
     """
     found: list[Pool] = []
     left = [group for group in groups if group.nodes]
     while left:
         count = sum(len(group.nodes) for group in left)
-        # One that has exactly what a bound says shares no extras with others, either.
+        # A group whose share is exactly its bound is taken out as well: it can take no extra.
         above = [group for group in left if total * len(group.nodes) >= group.most * count]
         below = [group for group in left if total * len(group.nodes) <= group.least * count]
         if not above and not below:
@@ -49,7 +57,8 @@ def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
             return [*found, Pool(nodes, *divmod(total, count))]
         too_much = sum(total * len(group.nodes) - group.most * count for group in above)
         too_little = sum(group.least * count - total * len(group.nodes) for group in below)
-        # The greater of the two is there still once the other is put right.
+        # The greater of the two is still there once the other is settled, and so it goes first; the
+        # other may vanish by that.
         is_above = bool(above) and (not below or too_much >= too_little)
         bounded = above if is_above else below
         for group in bounded:
@@ -62,15 +71,16 @@ def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
 
 
 class SearchBudget:
-    """How much may be looked at for one plan where nothing goes straight: a few seconds' worth."""
+    """How many steps one plan may search for chains of moves: a few seconds' worth. A plan that is
+    not the best is better than one that never comes."""
 
     def __init__(self) -> None:
         self.left = 2_000_000
 
 
 def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[int]) -> list[int]:
-    """What each node is to have; one more is for those that have it, then for those that have
-    little elsewhere.
+    """What each node is to have. The extras go to nodes that have them already, which saves a move,
+    then to those that have little of other tables.
     """
     quotas = [0] * len(loads)
     for pool in found:
@@ -84,12 +94,13 @@ def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[i
     return quotas
 
 
-# `NodeLayout`: the nodes of a topology as numbers, and what may become of each.
+# `NodeLayout`: the nodes of a topology as numbers, and what each may get or has to give.
 
 
 class NodeLayout:
-    """Those that are up may get something, unless they are leaving or are being emptied. Those
-    that are neither able nor leaving keep what they have: it may be that they come back.
+    """Nodes that are up may get something, unless they are leaving or are being emptied. Nodes that
+    are neither able nor leaving keep what they have: a node that is down for an hour comes back
+    with its data, and to move all of it away and back would take days.
     """
 
     def __init__(
@@ -172,8 +183,8 @@ _Step = tuple[int, int, int]
 
 
 class ReplicaSpread:
-    """Items are partitions and nodes are numbers; those that are `able` may get something, and
-    those that are `leaving` are to have nothing. The others keep what they have.
+    """Moves of items (partitions) between nodes (by number). `able` nodes may get something, and
+    `leaving` ones are to have nothing in the end. The others keep what they have.
     """
 
     def __init__(
@@ -208,7 +219,7 @@ class ReplicaSpread:
         return [len(held) for held in self._held]
 
     def move_apart(self) -> int:
-        """Where replicas share a failure domain that need not, one goes to another; so many did."""
+        """Moves replicas that share a failure domain without need; returns how many."""
         moved = 0
         may_give = {*self._able, *self._leaving}
         for item, nodes in enumerate(self.now):
@@ -228,7 +239,7 @@ class ReplicaSpread:
     def even(
         self, quotas: Sequence[int], leads: Sequence[int | None], leads_first: Sequence[int]
     ) -> None:
-        """Until no node has more than its quota, or nothing can be done.
+        """Moves until no node has more than its quota, or nothing can be done.
 
         From a node that leads items, so many of these go first as `leads_first` says; the other
         ones that it leads go last.
@@ -248,7 +259,7 @@ class ReplicaSpread:
             self._empty(source, lambda node: self.load(node) < quotas[node])
 
     def empty(self, source: int, pool: Pool) -> None:
-        """What is left is taken by any node of a pool that has not one more than others yet."""
+        """Moves what is left to any node of a pool that has not one more than others yet."""
         self._quotas = [0] * len(self._held)
         self._empty(source, lambda node: self.load(node) <= pool.base)
         self._empty(source, lambda _: True)
@@ -259,7 +270,11 @@ class ReplicaSpread:
                 break
 
     def level(self, pool: Pool, elsewhere: Sequence[int]) -> None:
-        """Until nodes of a pool differ by one at the most, and then in all tables together."""
+        """Moves until nodes of a pool differ by one at the most, and then in all tables together.
+
+        Table by table alone is not enough: with a thousand small tables the same node could have
+        the extra one of each (`test_many_small_tables_are_even_all_together`).
+        """
         for _ in range(_PASSES_MAX):
             order = sorted((self.load(node), elsewhere[node], node) for node in pool.nodes)
             is_better = False
@@ -280,11 +295,11 @@ class ReplicaSpread:
             if target not in self.now[item] and self._may_go(item, source, domain):
                 self._move((item, source, target))
                 return True
-        # All tables together are evened where it is easy.
+        # All tables together are evened only where one move does it.
         return is_needed and self._follow(self._path(source, lambda node: node == target))
 
     def _candidates(self, source: int, leads: Sequence[int | None], leads_first: int) -> list[int]:
-        # One replica of a partition if possible: they wait for one another.
+        # If possible one replica of a partition: two of one move one after the other.
         items = sorted(self._held[source], key=lambda item: self._moved[item])
         led = [item for item in items if leads[item] == source]
         others = [item for item in items if leads[item] != source]
@@ -308,7 +323,7 @@ class ReplicaSpread:
         return sum(self._domains[each] == domain for each in nodes) > 1
 
     def _may_go(self, item: int, source: int, domain: int) -> bool:
-        """Whether the replicas are in as many domains after that as before, or as can be."""
+        """Whether a move leaves the replicas in as many failure domains as before, or as can be."""
         if self._domain_count == 1 or domain == self._domains[source]:
             return True
         nodes = self.now[item]
@@ -325,7 +340,7 @@ class ReplicaSpread:
         self._turns = deque(self._open)
 
     def _target(self, item: int, source: int) -> int | None:
-        """The next in turn that has too few, and may have this."""
+        """The next node in turn that has too few and may have this item."""
         for _ in range(len(self._turns)):
             domain = self._turns[0]
             nodes = self._open[domain]
@@ -346,8 +361,11 @@ class ReplicaSpread:
     # Chains
 
     def _path(self, start: int, is_end: Callable[[int], bool]) -> list[_Step]:
-        """The chain from a node to one at which it may end that costs the fewest moves: what has
-        moved already goes elsewhere for nothing.
+        """The chain of moves from a node to one where it may end that costs the fewest copies: an
+        item that moves already goes elsewhere for nothing.
+
+        Needed where no direct move keeps the failure domains apart
+        (`test_what_a_new_node_has_already_goes_by_way_of_another`).
         """
         costs = {start: 0}
         reached: dict[int, _Step] = {}
@@ -398,10 +416,10 @@ def _steps(reached: dict[int, _Step], node: int) -> list[_Step]:
     return steps[::-1]
 
 
-# `choose_masters`: who of its replicas leads each partition, evenly, with the fewest changes.
+# `choose_masters`: which of its replicas leads each partition, evenly, with the fewest changes.
 
 _Reached = dict[int, "tuple[int, int] | None"]
-"""By which partition and from which node a node is reached; None: there it begins."""
+"""The partition and the node from which a node is reached; None: the chain begins there."""
 
 
 def choose_masters(
@@ -413,8 +431,9 @@ def choose_masters(
     *,
     is_level: bool,
 ) -> list[int]:
-    """Of each partition one of its replicas: the present one, unless that is no replica any more or
-    leads too many. `able` nodes may lead; `elsewhere` is what they lead in other tables.
+    """One replica for each partition: the present master, unless that is no replica any more or
+    leads too many. `able` nodes may lead; `elsewhere` is what they lead in other tables. A change
+    of masters costs a freeze and no copy (`test_masters_are_evened_without_a_move`).
     """
     choice = _Choice(replicas, present, able, elsewhere, looks)
     if is_level:
@@ -447,7 +466,7 @@ class _Choice:
                 self._set(number, min(nodes, key=self._room))
 
     def _shares(self, able: Sequence[int]) -> tuple[list[int], list[int]]:
-        """How many each node leads at least and at the most; no more than it has replicas."""
+        """How many partitions each node leads, at least and at most; never above its replicas."""
         has = [0] * len(self._led)
         for nodes in self._replicas:
             for node in nodes:
@@ -471,7 +490,7 @@ class _Choice:
         self._led[node][number] = None
 
     def level(self, able: Sequence[int]) -> None:
-        """Until nobody leads more than its share, and then until nobody leads less."""
+        """Changes masters until no node leads more than its share, then until none leads less."""
         for node in able:
             for number in [*self._led[node]]:
                 if self._load(node) <= self._most[node]:
@@ -487,8 +506,8 @@ class _Choice:
     def _chains(
         self, able: Sequence[int], *, from_above: Sequence[int], to_below: Sequence[int]
     ) -> bool:
-        """From nodes that lead too many by way of others to nodes that lead too few, the shortest
-        first; whether there was one.
+        """Follows chains from nodes that lead too many, by way of others, to nodes that lead too
+        few, the shortest first; returns whether there was one.
         """
         if not any(self._load(node) < to_below[node] for node in able):
             return False
@@ -501,7 +520,7 @@ class _Choice:
         return is_better
 
     def level_with_others(self, able: Sequence[int]) -> None:
-        """Who leads one more than others in this table is one who leads fewer elsewhere."""
+        """Gives the extra partitions of this table to nodes that lead fewer elsewhere."""
         for _ in range(_PASSES_MAX):
             is_better = False
             for node in able:
@@ -521,7 +540,7 @@ class _Choice:
                 break
 
     def _ends(self, reached: _Reached, is_end: Callable[[int], bool]) -> "list[int]":
-        """Those that are reached, the nearest first."""
+        """The ends that are reached, the nearest first."""
         queue = deque(reached)
         ends = []
         while queue and self._looks.left > 0:
@@ -538,7 +557,7 @@ class _Choice:
         return ends
 
     def _go_along(self, reached: _Reached, end: int, from_above: Sequence[int]) -> bool:
-        """Unless a part of it was used by another chain."""
+        """Follows a chain, unless another chain has used a part of it."""
         steps = []
         node = end
         while (step := reached[node]) is not None:
@@ -558,7 +577,7 @@ class _Choice:
 
 
 class BalancedTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a table's partitions in the end, by the numbers of nodes."""
+    """A table's replicas and masters before and after, by the numbers of nodes."""
 
     table: Table
     before: list[list[int]]
@@ -570,13 +589,13 @@ class BalancedTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balancer:
-    """Tables one after the other: what one has too much somewhere, the next has there less of."""
+    """Balances tables one after the other: where one has its extras, the next has fewer."""
 
     def __init__(
         self, layout: NodeLayout, *, is_balanced: bool, receivers: Sequence[int] | None = None
     ) -> None:
-        """Nodes that stay give what they have too much of where it `is_balanced`; `receivers`, if
-        given, are all that get something.
+        """With `is_balanced` nodes that stay give away what they have too much; without it only
+        leaving nodes do. Only `receivers` get something, where they are given.
         """
         self._layout = layout
         self._is_balanced = is_balanced
@@ -668,7 +687,7 @@ class Balancer:
                 )
 
     def _led(self, after: list[set[int]], present: list[int | None]) -> list[int | None]:
-        """Where masters are to be; those of nodes that are down stay theirs."""
+        """The preferred masters; partitions of nodes that are down stay theirs."""
         able = set(self._layout.able)
         led = list(present)
         free = [
@@ -689,7 +708,8 @@ class Balancer:
         return led
 
     def _were_even(self, present: list[int | None]) -> bool:
-        """Then they are that again; else what need not change does not."""
+        """Whether masters were even before: then they are evened again. Else the plan leaves alone
+        what need not change."""
         led = Counter(present)
         counts = [led[node] for node in self._layout.able]
         return max(counts, default=0) - min(counts, default=0) <= 1
@@ -729,8 +749,8 @@ class Balancer:
 def _limited(
     quotas: list[int], loads: list[int], nodes: Sequence[int], receivers: Sequence[int]
 ) -> list[int]:
-    """Quotas where of these nodes only some get something: the others give them that, those with
-    most first.
+    """Quotas where only some of these nodes get something: the others give it to them, those with
+    the most first.
     """
     may_get = {*receivers} & {*nodes}
     wanted = sum(max(0, quotas[node] - loads[node]) for node in may_get)

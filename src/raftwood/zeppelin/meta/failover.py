@@ -1,10 +1,21 @@
-"""Who becomes master where the master is gone, and which slaves have missed too much for it.
+"""Failover: chooses a master where the master is gone, and marks slaves that have missed too much.
 
-Whoever is chosen has the most among the replicas that may be chosen. Where each write is acked by
-one replica alone, those are the slaves within the table's lag bound that were in contact with the
-master; a slave that was not is marked in the topology, so that no later leader forgets it. Where
-writes are acked by two replicas or more, the choice waits until so many have told how far they are
-that each acked write is known to one of them: then the one with the most has them all.
+Zeppelin's text (sections 1.1 and 2.2) has the meta server declare a node down and make one of the
+slaves master. It does not say which one may, nor since when the old one has stopped;
+docs/decisions/0018 does, and these are its rules. Planted bugs are in
+`tests/kits/zeppelin/meta/world/mutants.py` and `tests/kits/zeppelin/simulation/mutants.py`.
+
+The chosen replica has the most among those that may be chosen. Where each write is acked by one
+replica alone, those are the slaves within the table's lag bound that were in contact with the
+master. A slave that was not is marked in the topology, so that the next leader of the meta server
+does not forget it: a slave that was cut off for an hour comes back, the master dies, and an hour of
+acked writes would be gone (`test_what_a_leader_found_stale_stays_so_for_the_next_leader`; planted
+bug "a stale replica").
+
+Where writes are acked by two replicas or more, the choice waits until so many have told how far
+they are that each acked write is known to one of them: then the one with the most has them all. A
+choice among those that happen to answer may miss the one replica that has the last acked write
+(planted bug "no quorum"; `test_with_two_acks_the_choice_waits_for_those_who_may_have_them`).
 
 A master that is up and cannot lead is first made master no more; once all know that, one is chosen.
 """
@@ -17,8 +28,12 @@ from raftwood.zeppelin.model import NodeId
 
 
 def is_unfit(view: PlanningView, place: TablePartition) -> bool:
-    """Whether a master that is up and knows that it is one has no replica to lead with: it cannot
-    be opened, or repairs, and only another master can mend it.
+    """Whether a master that is up and knows that it is one has no replica to lead with.
+
+    Its engine cannot be opened, or it was rewinding when it became master. Heartbeats come all the
+    same, so that the node is never declared down, and the partition would refuse every request
+    until an operator notices (`test_a_master_that_cannot_open_its_replica_is_replaced`; planted bug
+    "unfit masters stay").
     """
     master = place.partition.master
     assert master is not None
@@ -26,13 +41,20 @@ def is_unfit(view: PlanningView, place: TablePartition) -> bool:
     return (
         (offset is None or not offset.is_candidate)
         and view.heard(master).applied_epoch >= place.partition.epoch
-        # What has just been given to it may be opening still.
+        # A partition that the node was just given may still be opening
+        # (`test_what_was_just_given_to_a_node_may_be_opening`).
         and view.now_ms - view.seen(place).epoch_ms >= view.settings.lease_ms
     )
 
 
 def demotion(view: PlanningView, place: TablePartition) -> ChangeMaster:
-    """For an unfit master. What it has not led, no slave has missed."""
+    """Takes an unfit master out of office, and names no other yet.
+
+    The node may not have heard of it, and may begin to lead after all, as far as it came. So the
+    choice waits until it knows
+    (`test_a_master_that_repairs_is_replaced_once_all_know_that_it_is_none`). A slave without any
+    contact with it has missed nothing: that master has not led.
+    """
     before = place.partition
     assert before.master is not None
     down_ms = view.settings.down_ms
@@ -42,11 +64,16 @@ def demotion(view: PlanningView, place: TablePartition) -> ChangeMaster:
 
 
 def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
-    """For a partition without a master that is up; None where there is nothing to do yet."""
+    """The change for a partition without a master that is up; None: there is nothing to do yet.
+
+    All that are up must have told how far they are: the one that has not may have the most. It will
+    tell, or will be down itself
+    (`test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are`).
+    """
     before = place.partition
     up = [node for node in before.replicas if view.is_up(node)]
     if not all(_has_reported(view, place, node) for node in up):
-        return None  # each will, or will be down
+        return None
     reports = {node: offset for node in up if (offset := view.offset(node, place)) is not None}
     lagging = _lagging(view, place)
     if place.table.config.min_replicas > 1:
@@ -58,8 +85,10 @@ def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
         return None
     if master is not None:
         view.masters[master] += 1
-        # Whoever is not here misses what the new master writes, and whoever has less lacks nobody
-        # knows how much: they have to show that they have caught up.
+        # A replica that is away misses what the new master writes from now on, and one that has
+        # less lacks records that the old master acked. Both are marked until they have caught up: a
+        # second failover a moment later must not choose them
+        # (`test_whoever_has_less_than_the_new_master_has_to_show_that_it_caught_up`).
         most = reports[master].position
         behind = [
             node for node in before.replicas if node not in reports or reports[node].position < most
@@ -70,18 +99,26 @@ def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
 
 
 def _has_reported(view: PlanningView, place: TablePartition, node: NodeId) -> bool:
-    """Whether what it told is how far it is when no master can send it anything any more."""
+    """Whether a replica told how far it is from a moment at which no master could write any more.
+
+    A slave tells that it has record 90, then takes 91 to 100, which are acked to clients. A choice
+    by the first message could take another slave with 95, and cut five acked writes (planted bug
+    "stale offsets choose a master").
+    """
     heard, master = view.heard(node), place.partition.master
     if master is None:
-        # Whoever knows that takes nothing, and writes nothing.
+        # A node that knows that there is no master takes and writes nothing.
         return heard.is_heard and heard.applied_epoch >= place.partition.epoch
-    # When it was heard says nothing: it may have been long on its way.
+    # The old master may serve until its lease has ended, counted from the last time that it was
+    # heard. `at_ms` of the replica says nothing: its message may have been on its way for long, and
+    # tell of a time at which the master still wrote (planted bug "judged by arrival";
+    # `test_a_word_that_was_long_on_its_way_says_nothing_of_now`).
     end_of_writes_ms = view.heard(master).at_ms + view.settings.lease_ms
     return heard.after_ms is not None and heard.after_ms >= end_of_writes_ms
 
 
 def _lagging(view: PlanningView, place: TablePartition) -> tuple[NodeId, ...]:
-    """Those that are marked, and those that the master went on without in this leader's time."""
+    """Slaves that are marked, and slaves that the master went on without in this leader's time."""
     before, master = place.partition, place.partition.master
     if master is None or not view.heard(master).is_heard:
         return before.lagging
@@ -99,7 +136,8 @@ def _candidates_by_lag(
     place: TablePartition, reports: Mapping[NodeId, ReplicaOffset], lagging: Sequence[NodeId]
 ) -> dict[NodeId, ReplicaOffset]:
     lag_max = place.table.config.lag_max_bytes
-    # Where all replicas have reported, nobody has more than the best of them.
+    # Where all replicas have reported, none has more than the best of them: marks and lag, which
+    # are guesses about what others have, do not matter.
     are_all_here = len(reports) == len(place.partition.replicas)
     return {
         node: offset
@@ -112,6 +150,11 @@ def _candidates_by_lag(
 def _candidates_by_quorum(
     place: TablePartition, reports: Mapping[NodeId, ReplicaOffset]
 ) -> dict[NodeId, ReplicaOffset]:
+    # With three replicas and two acks, any two of them contain one that has the last acked write.
+    # That counts replicas from which acks came: an `unproven` one was there when another replica
+    # was removed, and the write may have been on that one and the master alone (planted bug
+    # "proven at once";
+    # `test_after_a_replica_is_removed_the_others_show_that_they_have_what_it_acked`).
     replicas, unproven = place.partition.replicas, place.partition.unproven
     needed = len(replicas) - place.table.config.min_replicas + 1
     if len(reports) < len(replicas):
@@ -130,12 +173,15 @@ def _chosen(view: PlanningView, candidates: Mapping[NodeId, ReplicaOffset]) -> N
     if not candidates:
         return None
     most = max(offset.position for offset in candidates.values())
+    # Among equals the node with the fewest masters. The text complains (section 2.3) that one
+    # failover after the other leaves a few nodes with most masters, and so with all the load
+    # (`test_among_equals_the_one_with_the_fewest_masters_is_chosen`).
     equals = [node for node, offset in candidates.items() if offset.position == most]
     return min(equals, key=lambda node: (view.masters[node], node))
 
 
 def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
-    """For a partition whose master is up: slaves that fell behind, or have caught up."""
+    """The marks to change of a partition whose master is up: slaves fell behind, or caught up."""
     before = place.partition
     master = before.master
     if master is None or not view.heard(master).is_heard:
@@ -152,7 +198,10 @@ def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
 
 
 def _is_proven(view: PlanningView, place: TablePartition, slave: NodeId, *, master: NodeId) -> bool:
-    """Whether it has all that its master had when that knew of the replicas that there are now."""
+    """Whether a slave has all that its master had once that knew of the present replicas.
+
+    What the master acked before that may have counted the replica that was removed.
+    """
     has, needed = view.offset(slave, place), view.offset(master, place)
     return (
         has is not None
@@ -173,7 +222,8 @@ def _is_lagging(
         is_behind = offset is not None and offset.lag_bytes > lag_max
         known_ms = view.heard(master).at_ms - view.seen(place).master_ms
         return is_behind or (known_ms if missed_ms is None else missed_ms) > down_ms
-    # Half of the bound, so that a slave about there is not marked again and again.
+    # Half of the bound: a slave that is just at the bound would be marked and cleared again and
+    # again, and each mark is a change of the topology that all nodes fetch.
     has_caught_up = (
         offset is not None
         and view.is_up(slave)

@@ -1,10 +1,15 @@
 """Heartbeats of nodes, and what the meta server's leader knows by them.
 
-`LeaderTerm` has what nodes told a leader since it leads, `ClusterView` what it sees when it plans.
+`LeaderTerm` has what nodes told a leader since it leads, `PlanningView` what it sees when it plans.
+Heartbeats carry offsets and times, as in Zeppelin's text (sections 1.2 and 2.1), and are never
+replicated: they change all the time. Two dangers follow. A new leader knows nothing, and must not
+take silence that it has not listened to for death. And a message says how things were when the node
+looked, not when it arrives. The rules below are about these two (docs/decisions/0018).
 
 `MigrationQueue` has the migrations that have not begun, those that were ordered first at its head.
 There may be one for each partition, so plans look at some at a time: at the head, and where nothing
-of that can begin, the next time further behind.
+of that can begin, the next time further behind
+(`test_those_that_cannot_begin_hold_up_nobody_behind_them`).
 """
 
 from collections.abc import Mapping
@@ -32,11 +37,11 @@ QUEUE_LOOKED_AT_MAX: Final = 1_000
 
 
 class MigrationQueue:
-    """It is told of each partition that has changed."""
+    """The migrations that wait; `note` is called for each partition that has changed."""
 
     def __init__(self) -> None:
         self._orders: dict[PartitionId, tuple[int, PartitionId, str]] = {}
-        """When it was ordered, and of which table."""
+        """The epoch of each order, the partition, and its table."""
         self._sorted: list[tuple[int, PartitionId, str]] | None = None
         self._begin = 0
 
@@ -54,7 +59,7 @@ class MigrationQueue:
             self._sorted = None
 
     def look(self) -> list[tuple[str, int]]:
-        """The next to be looked at: tables, and numbers of partitions."""
+        """The next migrations to look at: tables, and numbers of partitions."""
         if self._sorted is None:
             self._sorted = sorted(self._orders.values())
             self._begin = 0
@@ -69,21 +74,24 @@ class MigrationQueue:
 
 
 class CatchUp(msgspec.Struct):
-    """How the lag of a migration's target goes down, in equal spans of time. What counts is the
-    least of each span: what is told goes up and down with each answer.
+    """How the lag of a migration's target goes down, in equal spans of time.
+
+    The least of each span counts: single figures go up and down with each answer, and a target that
+    catches up would be taken for one that does not.
     """
 
     target: NodeId
     master_epoch: int
-    """It follows the master of this epoch: how far it was behind another says nothing."""
+    """The epoch of the master that it follows: its lag behind another master says nothing."""
     began_ms: int
-    """This span."""
+    """When this span began."""
     least: int | None = None
     least_before: int | None = None
-    """In the span before this one."""
+    """The least lag in the span before this one."""
 
     def tell(self, lag_bytes: int, *, after_ms: int) -> None:
-        """`after_ms` as in `Heard`: what may be from before the span says nothing of it."""
+        """Notes a lag. One that may be from before this span is left out; `after_ms` as in
+        `KnownNode`."""
         if after_ms >= self.began_ms:
             self.least = lag_bytes if self.least is None else min(self.least, lag_bytes)
 
@@ -174,10 +182,15 @@ class KnownNode(msgspec.Struct):
 
     run: int
     at_ms: int
-    """When it told something last; before the first time, when this leader learnt of its run."""
+    """When the last heartbeat arrived; before the first one, when this leader learnt of the run.
+
+    A new leader counts silence from its own beginning. If it counted from the last leader's time,
+    which it does not know, it would declare all nodes down at once (planted bug "judges at once";
+    `test_a_new_leader_judges_nobody_before_it_has_waited`).
+    """
     is_heard: bool = False
     after_ms: int | None = None
-    """What it told last it saw after this moment; None: nobody knows when."""
+    """The node looked at its offsets after this moment; None: it is not known when."""
     is_leaving: bool = False
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, ReplicaOffset] = {}
@@ -186,7 +199,7 @@ class KnownNode(msgspec.Struct):
 
 
 class KnownPartition(msgspec.Struct):
-    """Since when a leader has seen a partition as it is."""
+    """Since when a leader has seen a partition in its present form."""
 
     epoch: int
     epoch_ms: int
@@ -205,7 +218,13 @@ class PlanningPause(msgspec.Struct, frozen=True):
 
 
 class LeaderTerm:
-    """One leader's time in one term."""
+    """What a leader knows in one term; each term begins anew.
+
+    The lock of the text (section 2.4) lets a leader go on for as long as its lock lasts by its own
+    clock, and leaves it to the leader to be done in time. Here the leader is one of raft, confirmed
+    by a quorum for each answer, and whatever an earlier leader granted has ended before this one
+    judges (`test_only_the_leader_hears_and_each_term_begins_anew`).
+    """
 
     def __init__(self, term: int, now_ms: int) -> None:
         self.term = term
@@ -217,16 +236,18 @@ class LeaderTerm:
         applied they get no lease and are not heard, else two masters could serve at once."""
         self.handover_begun_ms = -(1 << 60)
         self.looked_at = 0
-        """Which partition the next plan looks at first."""
+        """The partition that the next plan looks at first."""
         self.pauses: dict[PartitionId, PlanningPause] = {}
-        """Those that are over are remembered for a while, since the next one is longer."""
+        """Pauses that are over are remembered for a while, since the next one is longer."""
         self.catch_ups: dict[PartitionId, CatchUp] = {}
-        """Of partitions that move."""
+        """How the targets of partitions that move come closer."""
         self.queue = MigrationQueue()
         self.stuck: dict[PartitionId, Partition] = {}
         """Partitions whose writes wait."""
         self.has_news_of_stuck = False
-        """Since the last plan something was told that writes may wait for."""
+        """A node has told since the last plan that it came further with a partition whose writes
+        wait: the next plan is made at once, since clients wait for it
+        (`test_a_hand_over_ends_as_soon_as_both_have_told_where_they_are`)."""
         self._topology: Topology | None = None
 
     def is_paused(self, key: PartitionId, now_ms: int) -> bool:
@@ -236,25 +257,37 @@ class LeaderTerm:
         self.pauses[key] = PlanningPause(now_ms + length_ms, length_ms)
 
     def pause_longer(self, key: PartitionId, length_ms_max: int, now_ms: int) -> None:
-        """Shortly at first, since it may have been chance, and each time twice as long."""
+        """Pauses shortly at first, since it may have been chance, and each time twice as long."""
         last = self.pauses.get(key)
         length_ms = PAUSE_MS_FIRST if last is None else 2 * last.length_ms
         self.pause(key, min(length_ms, length_ms_max), now_ms)
 
     def begun_anew(self, now_ms: int) -> "LeaderTerm":
-        """Nothing was heard yet; what was decided may still come about."""
+        """The same term, with nothing heard yet.
+
+        Nodes that are being declared down stay so: the proposal may still be applied, and a lease
+        that is given meanwhile would outlast it
+        (`test_a_node_that_is_being_declared_down_gets_no_lease_however_long_that_takes`).
+        """
         anew = LeaderTerm(self.term, now_ms)
         anew.condemned = self.condemned
         return anew
 
     def hear(self, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
-        """Take a heartbeat in; False where nothing that the node says counts now."""
+        """Takes a heartbeat in; False where the node's heartbeats do not count now.
+
+        A node that is being declared down is not heard: it would get a lease, and serve beside the
+        master that takes its place
+        (`test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile`).
+        """
         heard = self.nodes.get(heartbeat.node)
         if heard is None or heard.run != heartbeat.run or heartbeat.node in self.condemned:
             return False
         after_ms = self._after_ms(heartbeat)
         if heard.after_ms is not None and (after_ms is None or after_ms < heard.after_ms):
-            return False  # a later one has overtaken it
+            # A later heartbeat has overtaken this one, whose offsets are older (planted bug "judged
+            # by old heartbeats").
+            return False
         offsets = {each.id: each for each in heartbeat.offsets}
         self.has_news_of_stuck |= self._tells_of_stuck(heartbeat, offsets, heard)
         heard.at_ms, heard.is_heard, heard.after_ms = now_ms, True, after_ms
@@ -263,7 +296,8 @@ class LeaderTerm:
         for key, offset in heard.offsets.items():
             if offset.contact_ms is None or after_ms is None or key not in self.seen:
                 continue
-            # A contact with the master before does not count for the present one.
+            # A contact with the master before does not count for the present one: the slave may
+            # follow nobody now (`test_a_contact_is_as_old_as_the_word_that_tells_of_it`).
             if heartbeat.applied_epoch >= self.seen[key].master_epoch:
                 contact_ms = after_ms - offset.contact_ms
                 heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
@@ -291,7 +325,7 @@ class LeaderTerm:
         return None if after is None or after.term != self.term else after.at_ms
 
     def note(self, topology: Topology, now_ms: int) -> None:
-        """See what has changed in the topology since the last time."""
+        """Takes over what has changed in the topology since the last time."""
         before = self._topology
         if topology is before:
             return
@@ -316,7 +350,8 @@ class LeaderTerm:
     def _note_tables(
         self, before: Mapping[str, Table], after: Mapping[str, Table], now_ms: int
     ) -> None:
-        """What a change leaves alone is the same object in both, and there may be a lot of it."""
+        """Takes over changed tables. An unchanged partition is the same object in both topologies;
+        there may be 65,536 of them, and most changes touch one."""
         for name, old in before.items():
             if name not in after or after[name].incarnation != old.incarnation:
                 for number in range(len(old.partitions)):
@@ -374,7 +409,7 @@ class LeaderTerm:
 
 
 class TablePartition(msgspec.Struct, frozen=True):
-    """A partition, and which one it is."""
+    """A partition with its table and number."""
 
     table: Table
     number: int
@@ -389,7 +424,7 @@ class TablePartition(msgspec.Struct, frozen=True):
 
 
 class PlanningView:
-    """At one moment, for one plan."""
+    """The topology, the heartbeats and the time, as one plan sees them."""
 
     def __init__(
         self, topology: Topology, reign: LeaderTerm, settings: ZeppelinMetaSettings, now_ms: int
@@ -418,7 +453,7 @@ class PlanningView:
         return is_condemned or self.now_ms - self.heard(node).at_ms >= self.settings.down_ms
 
     def is_up(self, node: NodeId | None) -> bool:
-        """As the plan will have it."""
+        """Whether the node is up once the plan is made."""
         return node in self._up
 
     def is_leaving(self, node: NodeId | None) -> bool:
@@ -431,18 +466,22 @@ class PlanningView:
         return self.reign.seen[place.key]
 
     def offset(self, node: NodeId, place: TablePartition) -> ReplicaOffset | None:
-        """What a node has told of its replica of this very partition."""
+        """The offset that a node has told of its replica of this very partition.
+
+        By incarnation and number: a table that was dropped and made anew has the same name, and a
+        position in the old one would make an empty replica look complete (planted bug "the offset
+        of another partition"; `test_offsets_are_those_of_the_partition_itself`).
+        """
         return self.heard(node).offsets.get(place.key)
 
     def missed_ms(self, slave: NodeId, place: TablePartition, master: NodeId) -> int | None:
-        """For how long the master went on without this slave; None: they were not in contact, as
-        far as this leader was told.
-        """
+        """For how long the master went on without this slave; None: this leader has heard of no
+        contact between the two."""
         contact_ms = self.heard(slave).contacts.get(place.key)
         return None if contact_ms is None else self.heard(master).at_ms - contact_ms
 
     @cached_property
     def masters(self) -> "dict[NodeId, int]":
-        """How many each node has, and is about to have."""
+        """How many masters each node has, and is about to have."""
         counted = masters_by_node(self.topology.tables.values())
         return {node: counted[node] for node in self.topology.nodes}

@@ -5,7 +5,8 @@
     order = await manager.submit(plan)
     await manager.wait(order, told=print)
 
-What was submitted is done whether anybody waits for it or not; `progress` tells of it at any time.
+What was submitted is done even if no one waits for it; `progress` tells of it at any time. The
+manager keeps nothing: it may be stopped after `submit`, and another one can wait or cancel.
 """
 
 import asyncio
@@ -28,25 +29,26 @@ Result = TypeVar("Result")
 ATTEMPTS_MAX: Final = 10
 WAIT_S: Final = 7 * 86_400.0
 SILENCE_S: Final = 60.0
-"""Whoever waits gives up when the meta server has not answered for so long."""
+"""A caller that waits gives up when the meta server has not answered for so long."""
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.1
 _SHARE_MAX: Final = 0.1
-"""Of the time, that questions of one who waits may take: in a large cluster they are long."""
+"""The share of the time that the questions of a waiting caller may take: in a large cluster an
+answer is long, and the meta server has nodes to answer."""
 
 
 class CancelledMigrations(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish that migrations end where they are."""
+    """The outcome of a request that migrations end where they are."""
 
     epoch: int
     count: int
-    """Of partitions."""
+    """The partitions whose migrations ended."""
     too_late: tuple[str, ...] = ()
     """Why others go on."""
 
 
 class ClusterManager:
-    """Plans are made here, of the topology as it is, and nothing happens before `submit`."""
+    """Makes plans from the topology as it is; nothing happens before `submit`."""
 
     def __init__(self, meta: MetaClient) -> None:
         self._meta = meta
@@ -104,14 +106,18 @@ class ClusterManager:
     # Orders
 
     async def submit(self, plan: ClusterPlan) -> int:
-        """The epoch in which it was ordered; `Conflict` asks for a new plan."""
+        """Submits a plan; returns the epoch in which it was ordered.
+
+        `Conflict` asks for a new plan: the topology has changed since this one was made, and what
+        is ordered must be what was looked at (`test_a_plan_that_is_old_is_refused_as_a_whole`).
+        """
         if not plan.changes:
             return plan.epoch
         return await self._meta.apply_planned(plan.epoch, *plan.changes)
 
     async def order(self, planner: Planner, *, epoch: int | None = None) -> tuple[ClusterPlan, int]:
-        """Plan and submit; planned anew when the topology has changed meanwhile, unless it is to be
-        done as it was at an epoch and not else.
+        """Plans and submits; plans anew when the topology has changed meanwhile, unless the plan is
+        to be that of a given epoch or none.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             plan = planner(await self._meta.topology())
@@ -128,7 +134,8 @@ class ClusterManager:
     async def progress(
         self, order: int | None = None, *, plan: ClusterPlan | None = None
     ) -> MigrationProgress:
-        """Of one order, by the epoch that `submit` told, and its plan's masters; else of all."""
+        """The progress of one order, by the epoch that `submit` returned, and of its plan's
+        masters; else of all orders."""
         topology = await self._meta.topology()
         return progress_of(topology, await self._meta.reports(), order, plan=plan)
 
@@ -140,9 +147,10 @@ class ClusterManager:
         timeout_s: float = WAIT_S,
         told: Callable[[MigrationProgress], None] = lambda _: None,
     ) -> MigrationProgress:
-        """Until nothing of an order moves any more, and the masters of its plan, if that is given,
-        are where they are to be, and its new slaves have caught up; else `DeadlineExceeded`, and it
-        goes on all the same.
+        """Waits until nothing of an order moves any more, and the masters of its plan, if that is
+        given, are where they are to be, and its new slaves have caught up.
+
+        `DeadlineExceeded` ends the waiting alone: the order goes on.
         """
 
         async def look() -> MigrationProgress | None:
@@ -160,7 +168,7 @@ class ClusterManager:
         timeout_s: float = WAIT_S,
         told: Callable[[int, int], None] = lambda _, __: None,
     ) -> int:
-        """Until a table has all partitions that it is to have; so many."""
+        """Waits until a table has all partitions that it is to have; returns how many."""
 
         async def look() -> int | None:
             found = (await self._meta.topology()).tables.get(table)
@@ -178,7 +186,7 @@ class ClusterManager:
         partition: int | None = None,
         order: int | None = None,
     ) -> CancelledMigrations:
-        """End migrations where they are: of one partition, of a table, of one order, or all."""
+        """Ends migrations where they are: of one partition, of a table, of one order, or all."""
         topology = await self._meta.topology()
         changes = [
             CancelMigration(name, number)
@@ -194,7 +202,8 @@ class ClusterManager:
         epoch = topology.epoch
         refused: list[str] = []
         for begin in range(0, len(changes), CHANGES_PLANNED_MAX):
-            # Each by itself: those that are over by now, or cannot go back, go on.
+            # Each change by itself: migrations that are over by now, or whose target is master
+            # already, go on, and do not keep the others from ending.
             done = await self._meta.apply(*changes[begin : begin + CHANGES_PLANNED_MAX])
             epoch = done.epoch
             refused += [each.message for each in done.results if each is not None]
@@ -212,7 +221,10 @@ def check_epoch(plan: ClusterPlan, epoch: int | None) -> None:
 
 
 async def _until(look: Callable[[], Awaitable[Result | None]], timeout_s: float) -> Result:
-    """What is found when it is there; an answer that does not come is waited for, for a while."""
+    """Looks until there is a result; errors that pass are waited out for a while.
+
+    A leader of the meta server may change while an operator waits for a move of hours.
+    """
     loop = asyncio.get_running_loop()
     heard_at = loop.time()
     deadline = heard_at + timeout_s

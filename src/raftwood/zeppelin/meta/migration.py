@@ -1,9 +1,15 @@
 """Hand-overs, migrations and splits of partitions: the next step of each, without losing a write.
 
+The steps are those of Zeppelin's text, section 2.3: the target becomes a slave, it comes close, the
+master is frozen, the two are equal, the target takes over. The text compares offsets that nodes
+reported at some time; these rules ask for offsets from after the freeze (docs/decisions/0018,
+0024). Planted bugs are in `tests/kits/zeppelin/meta/world/mutants.py` and
+`tests/kits/zeppelin/simulation/mutants.py`.
+
 By a hand-over masters go back to the nodes that are preferred for them, and away from nodes that
-leave. The master is frozen while a slave that is close catches up: what it acks after that is
-nothing, and how far it came it tells at the epoch of the freeze. Once the slave is exactly there,
-it is master.
+leave; the text complains that failovers alone leave a few nodes with most masters. The master is
+frozen while a slave that is close catches up: it acks nothing after that, and tells how far it came
+at the epoch of the freeze. Once the slave is exactly there, it is master.
 """
 
 from collections import Counter
@@ -27,7 +33,13 @@ from raftwood.zeppelin.model import Gap, Migration, NodeId, Partition, Partition
 
 
 def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | CancelHandover | None:
-    """For a partition that is stuck, and whose master is up."""
+    """The next step for a partition that is stuck, and whose master is up.
+
+    A freeze has an end even where the target never comes: its clients wait (planted bugs "never
+    unstuck" and "stuck is never left"). Each freeze in vain is followed by a longer pause, or a
+    target that cannot keep up would stop the writes of its partition every few seconds
+    (`test_each_hand_over_in_vain_is_followed_by_a_longer_pause`).
+    """
     before = place.partition
     name, number = place.table.name, place.number
     if before.master is not None and before.target is not None and view.is_up(before.target):
@@ -40,8 +52,12 @@ def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | Ca
 
 
 def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, master: NodeId) -> bool:
+    # Both must have told at the epoch of the freeze or later. The text compares the offsets of the
+    # last pings: the master may have written since, and where all nodes have not yet fetched the
+    # freeze, it still does. Those writes are acked and lost (planted bugs "frozen before the
+    # freeze", "frozen with offsets from before" and "hand-over without word of the freeze").
+    # A node that has heard of the freeze and has said nothing since may be gone.
     frozen, reached = view.offset(master, place), view.offset(target, place)
-    # Who is told of the freeze and says nothing since may not be there any more.
     epoch = min(view.heard(node).applied_epoch for node in (master, target))
     return (
         epoch >= place.partition.epoch
@@ -53,8 +69,9 @@ def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, maste
 
 
 def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover | None:
-    """For a partition that is not frozen, and whose master is up: to the preferred node where that
-    is another, from a migration's source to its target, from a master that leaves to some slave.
+    """The hand-over that a partition wants that is not frozen, and whose master is up: to the
+    preferred node where that is another, from a migration's source to its target, from a master
+    that leaves to some slave.
     """
     before = place.partition
     close = [
@@ -70,7 +87,7 @@ def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover 
 
 
 def _heirs(partition: Partition, *, is_leaving: bool) -> list[NodeId]:
-    """The slaves that are to be master instead of the one that is."""
+    """The slaves that are to be master instead of the present one."""
     moved, wanted = partition.migration, [partition.preferred]
     is_moving = moved is not None and moved.source == partition.master
     if partition.state is PartitionState.SLOWDOWN:
@@ -97,13 +114,17 @@ def is_close(view: PlanningView, place: TablePartition, slave: NodeId) -> bool:
 
 
 def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
-    """Whether a freeze would not outlast what it may take. What is under way between two nodes that
-    are far from each other counts by its time alone: it is never less while clients write.
+    """Whether a freeze that begins now would be over in the time that it may take.
+
+    The text freezes once the offsets are within `stuck_offset_dist`. Bytes alone mislead both ways:
+    over a long link a target that keeps up always has more than that under way and would never be
+    frozen for, and over a slow link few bytes outlast the freeze
+    (`test_a_far_target_that_keeps_up_is_close_though_much_is_under_way`).
     """
     settings = view.settings
     if offset.gap is None:
         return offset.lag_bytes <= settings.handover_close_bytes
-    # The news of the freeze and of its end need the other half.
+    # The other half of the time is for the news of the freeze and of its end to reach the nodes.
     return offset.gap.is_within(
         Gap(queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2)
     )
@@ -120,7 +141,7 @@ class HandoverCandidates:
         self._going_home: list[BeginHandover] = []
 
     def look_at(self, place: TablePartition) -> None:
-        """At a partition whose master is up, and which is not frozen."""
+        """Looks at a partition whose master is up, and which is not frozen."""
         begun = wanted_handover(self._view, place)
         if begun is None:
             return
@@ -133,8 +154,12 @@ class HandoverCandidates:
             self._going_home.append(begun)
 
     def begun(self) -> list[BeginHandover]:
-        """The next of them, as the bounds allow. Who leaves does not wait, and migrations are few
-        at a time already; those who go home do it one by one.
+        """The next hand-overs, as the bounds allow.
+
+        A node that leaves is about to stop, so its masters go first. Migrations are few at a time
+        already. Masters that go back to their preferred node do so one by one: after a restart a
+        node would otherwise freeze hundreds of partitions at once
+        (`test_few_hand_overs_go_on_at_a_time_and_one_begins_after_the_other`).
         """
         settings, reign, now_ms = self._view.settings, self._view.reign, self._view.now_ms
         room = max(settings.handovers_max - self.under_way, 0)
@@ -150,19 +175,25 @@ class HandoverCandidates:
 # The next step of each migration, from what its partition and its replicas say.
 #
 # Nothing of a migration is kept but its order: its target becomes a slave when its turn comes;
-# while
-# the source is master, it is handed over, as any master is (`handover`); and once the others do
-# well
-# without the source, it leaves. So whoever leads goes on with what it finds, and a failover amid a
-# migration only changes who is master.
+# while the source is master, it is handed over, as any master is (`handover_step`); and once the
+# others do well without the source, it leaves. The text persists the order, and keeps what the next
+# steps wait for in its leader's memory: when that leader dies, a migration can stop half-way.
+# Here a new leader goes on with what it finds in the partition (planted bugs "forgotten by the next
+# leader" and "migrations are forgotten"), and a failover amid a migration only changes the master
+# (`test_a_failover_only_changes_who_is_master`).
 #
-# Those under way are few, and are looked at in each plan; of those that wait, some are.
+# The migrations under way are few, and each plan looks at all of them; of those that wait, at some.
 
 MigrationStep = EndMigration | RemoveTarget | SlowDown | CancelHandover
 
 
 class MigrationCandidates:
-    """The migrations under way that one plan has met, and which may begin besides them."""
+    """The migrations under way that one plan has met, and those that may begin beside them.
+
+    Bounded in all and per node: each begins with a whole copy, and a node that receives ten at once
+    has no disk left for its clients (planted bugs "any number at once" and "nodes without a
+    bound").
+    """
 
     def __init__(self, view: PlanningView) -> None:
         self._view = view
@@ -170,8 +201,9 @@ class MigrationCandidates:
         self._by_node: Counter[NodeId] = Counter()
 
     def look_at(self, place: TablePartition) -> None:
-        """At one under way. It counts while something can come of it: where one of the two nodes
-        that work is down, others have their turn.
+        """Looks at a migration under way. It counts while it can get on: where one of the two nodes
+        that work is down, others have their turn
+        (`test_a_node_that_stays_away_holds_up_no_others`).
         """
         target, master = _migration(place).target, place.partition.master
         if master is not None and self._view.is_up(master) and self._view.is_up(target):
@@ -183,7 +215,7 @@ class MigrationCandidates:
         self._by_node[target] += target != master
 
     def begun(self) -> list[AddTarget]:
-        """The next that may begin: those that were ordered first, as the bounds allow."""
+        """The migrations that may begin: those that were ordered first, as the bounds allow."""
         view, settings = self._view, self._view.settings
         changes: list[AddTarget] = []
         if self._under_way >= settings.migrations_max:
@@ -210,7 +242,7 @@ class MigrationCandidates:
 
 
 def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep | None:
-    """For one under way whose partition is not frozen, and has a master that is up."""
+    """The next step of a migration whose partition is not frozen, and has a master that is up."""
     before, moved = place.partition, _migration(place)
     name, number = place.table.name, place.number
     if before.master != moved.source and _can_end(view, place):
@@ -224,15 +256,22 @@ def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep |
 
 
 def _is_gone(view: PlanningView, target: NodeId) -> bool:
-    """Whether the partition does better without it: a replica more that is down is one more that
-    has to be heard where a master is chosen.
+    """Whether the partition does better without a target that is down.
+
+    One more replica that is down is one more whose answer a choice by quorum waits for: a migration
+    must not make its partition less available
+    (`test_a_target_that_stays_away_is_no_replica_meanwhile`).
     """
     silent_ms = view.now_ms - view.heard(target).at_ms
     return not view.is_up(target) and silent_ms >= view.settings.target_gone_ms
 
 
 def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
-    """Whether writers are held back for a target that does not come closer by that."""
+    """Whether writers are slowed down for a target that does not come closer by that.
+
+    Clients must not pay for a target that is down or amid a copy, nor without an end (planted bug
+    "slowed down for ever"; `test_writers_are_let_go_after_a_while_and_left_alone_as_long`).
+    """
     target, reign = _migration(place).target, view.reign
     if view.now_ms - view.seen(place).state_ms >= view.settings.slowdown_ms_max:
         reign.pause(place.key, view.settings.slowdown_ms_max, view.now_ms)
@@ -248,6 +287,11 @@ def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
 def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
     """Whether a target that is streamed to does not come closer, by what it has told in this
     leader's time.
+
+    The text slows the partition down as soon as the target is a slave, and calls that doubtful
+    itself: a whole copy takes hours, and clients would be slow for all of them. Here they are
+    slowed down once the stream alone has been shown not to be enough
+    (`test_writers_are_held_back_for_a_target_that_comes_no_closer`).
     """
     target, reign, settings = _migration(place).target, view.reign, view.settings
     offset, after_ms = view.offset(target, place), view.heard(target).after_ms
@@ -267,7 +311,8 @@ def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_far(view: PlanningView, target: NodeId, offset: ReplicaOffset) -> bool:
-    """Behind a master that streams to it; a copy takes as long as it takes."""
+    """Whether a target is far behind a master that streams to it; a copy does not count, since no
+    slower writer makes it shorter."""
     return (
         view.is_up(target)
         and offset.is_streaming
@@ -279,8 +324,12 @@ def _is_far(view: PlanningView, target: NodeId, offset: ReplicaOffset) -> bool:
 
 
 def _can_end(view: PlanningView, place: TablePartition) -> bool:
-    """Whether the partition is without the source as well off as it was before the target came:
-    the target does what the source did, and nobody else needs the source to go on from.
+    """Whether the partition is as well off without the source as it was before the target came.
+
+    The target does what the source did, and no other slave needs records that only the source has.
+    If the source left as soon as the target is a slave, a failover a moment later would have one
+    replica less to choose from, and that may be the only one with the last writes (planted bug "the
+    source is gone too early"; `test_the_source_stays_until_the_others_follow_the_new_master`).
     """
     before, moved = place.partition, _migration(place)
     assert before.master is not None
@@ -295,8 +344,10 @@ def _can_end(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_well(view: PlanningView, place: TablePartition, target: NodeId) -> bool:
-    """What was told before the partition became what it is does not count: it may be of a replica
-    that the target had once, or of another master.
+    """Whether the target is a good replica, by what it told since the partition became what it is.
+
+    Older messages may be about a replica that the node had once, or about another master (planted
+    bug "the source is gone by what the target told of another time").
     """
     before = place.partition
     offset = view.offset(target, place)
@@ -316,11 +367,13 @@ def _migration(place: TablePartition) -> Migration:
 # Partitions of a table that doubles are split, each in its turn, without losing a write.
 #
 # The master is frozen as for a hand-over, and tells how far it came. Once all slaves that are well
-# are as far, there are two partitions: each node has both then, from what it has of the first.
+# are as far, there are two partitions: each node has both then, from what it has of the first. A
+# slave that is not as far has to take a whole copy of the new one, since the records before the
+# split are in the binlog of the first partition alone.
 
 
 def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSplit | None:
-    """For a partition that is stuck to be split, and whose master is up."""
+    """The next step for a partition that is stuck to be split, and whose master is up."""
     before = place.partition
     name, number = place.table.name, place.number
     assert before.master is not None
@@ -347,8 +400,9 @@ def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSp
 def _needed(view: PlanningView, place: TablePartition) -> list[NodeId] | None:
     """The slaves that have to be as far as the master is; others take a whole copy afterwards.
 
-    None where they are too few for a write to be acked: what is acked later of the one partition,
-    as a record from before the split, they must have of the other one, too.
+    None where they are too few for a write to be acked. A write from before the split that is acked
+    after it belongs to one of the two partitions: so many replicas must have it there
+    (`test_no_partition_is_split_while_too_few_replicas_are_well_to_ack_its_writes`).
     """
     before, least = place.partition, place.table.config.min_replicas
     well = [each for each in before.slaves if view.is_up(each) and each not in before.lagging]
@@ -367,7 +421,8 @@ class SplitCandidates:
         self._found: list[tuple[BeginSplit, tuple[NodeId, ...]]] = []
 
     def look_at(self, place: TablePartition) -> bool:
-        """At a partition whose master is up, and which is active; whether it is to be split."""
+        """Looks at a partition whose master is up, and which is active; returns whether it is to be
+        split."""
         view, before = self._view, place.partition
         needed = _needed(view, place)
         is_wanted = (
@@ -384,8 +439,11 @@ class SplitCandidates:
         return is_wanted
 
     def begun(self, *, room: int) -> list[BeginSplit]:
-        """As many as may be frozen at a time besides those that are; a node splits one partition at
-        a time, so that none of them waits for another's.
+        """The splits to begin, as many as may be frozen at a time beside those that are.
+
+        A node splits one partition at a time: each split writes to the one disk of its node, and a
+        second frozen partition would wait for the first one's
+        (`test_a_node_splits_one_partition_at_a_time`).
         """
         busy = {
             node

@@ -1,6 +1,13 @@
 """What changes do to a partition: its master, its slaves, hand-overs, migrations, splits.
 
 All are made to a `TopologyDraft`, which is a topology while one batch of changes is made to it.
+They are replicated, and each member of the raft group makes them by itself: nothing here may depend
+on a clock, on chance, or on what the leader alone has heard.
+
+The leader plans from what it heard, and its plans may be old when they arrive. So each rule below
+checks again what it can check without the leader's knowledge
+(`test_a_plan_is_refused_once_its_partition_has_changed_and_only_then`;
+`test_random_changes_keep_what_must_hold`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,19 +54,19 @@ from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 
 class TopologyDraft:
-    """Whatever is looked up and missing is refused with `NotFound`."""
+    """A topology while one batch of changes is made to it; a look-up in vain raises `NotFound`."""
 
     def __init__(self, topology: Topology) -> None:
         self._before = topology
         self.epoch = max(topology.epoch + 1, 1)
-        """What the batch leads to. Those of partitions are above 0, which stands for none."""
+        """The epoch that the batch leads to; above 0, which stands for no epoch."""
         self.tables: dict[str, Table] = dict(topology.tables)
         self.nodes: dict[NodeId, NodeInfo] = dict(topology.nodes)
         self.users: dict[str, User] = dict(topology.users)
         self._opened: dict[str, list[Partition]] = {}
 
     def check_epoch(self, epoch: int) -> None:
-        """Whether the topology is still that which was planned on; else `Conflict`."""
+        """`Conflict` where the topology has changed since it was planned on."""
         if self._before.epoch != epoch:
             raise Conflict(
                 f"the topology has changed: it was planned on at epoch {epoch} and is at "
@@ -87,7 +94,12 @@ class TopologyDraft:
         return self.partitions_of(table)[number]
 
     def planned(self, table: str, number: int, epoch: int) -> Partition:
-        """A partition that has not changed since it was planned on; else `Conflict`."""
+        """A partition that has not changed since it was planned on; else `Conflict`.
+
+        By the partition's own epoch. By the topology's epoch, which Zeppelin's text has alone
+        (section 2.1), one busy table would make all plans for others old before they arrive, and a
+        failover could wait for ever (planted bug "a global epoch").
+        """
         found = self.partition(table, number)
         if found.epoch != epoch:
             raise Conflict(
@@ -102,7 +114,7 @@ class TopologyDraft:
                 yield name, number, partition
 
     def change(self, table: str, number: int, **fields: Any) -> None:
-        """Give a partition other fields, and this epoch if that makes a difference."""
+        """Gives a partition other fields, and this epoch if that makes a difference."""
         before = self.partition(table, number)
         after = msgspec.structs.replace(before, **fields)
         if after == before:
@@ -110,7 +122,7 @@ class TopologyDraft:
         self._opened_partitions(table)[number] = msgspec.structs.replace(after, epoch=self.epoch)
 
     def add_partition(self, table: str, partition: Partition) -> None:
-        """One more, behind all others."""
+        """Adds a partition behind all others."""
         self._opened_partitions(table).append(partition)
 
     def _opened_partitions(self, table: str) -> list[Partition]:
@@ -149,22 +161,30 @@ class TopologyDraft:
 
 # What changes do to the replicas of one partition: masters, slaves, hand-overs.
 #
-# A hand-over: the partition is `stuck` and names its target, so the master takes no more writes;
-# once
-# it says so, and how far it came, and the target is as far, one change makes the target the master.
+# A hand-over (Zeppelin's text, section 2.3, steps 4 to 6): the partition is `stuck` and names its
+# target, so the master takes no more writes; once it says so, and how far it came, and the target
+# is as far, one change makes the target the master. Two changes, one that ends the old master and
+# one that makes the new one, would leave the partition without a master where the leader dies in
+# between.
 
 
 def change_master(draft: TopologyDraft, change: ChangeMaster) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     old, new = before.master, change.master
+    # A master that is up may be acking writes right now, under a lease. Two nodes would serve one
+    # partition until that ends (planted bugs "a lease that is too long" and "no lease").
     if new is not None and draft.is_up(old):
         raise Conflict(f"{old!r} is up and master: its writes have to be handed over")
     lagging = (*before.lagging, *change.lagging)
     if new is not None:
         _check_can_lead(draft, before, new)
+        # The position by which it was chosen was told by a process that is gone: the new one may
+        # have lost what was not synced.
         if change.run is not None and draft.node(new).run != change.run:
             raise Conflict(f"node {new!r} has started anew since it told how far it is")
-        # What the old one has written last, nobody may have.
+        # The old master may have written records last that no other has: those are to be undone
+        # before it can be master again
+        # (`test_a_failover_marks_the_old_master_and_never_takes_one_that_is_up`).
         lagging = (*lagging, old) if old is not None else lagging
     _set_master(draft, change.table, change.partition, new, lagging)
 
@@ -178,8 +198,12 @@ def force_master(draft: TopologyDraft, change: ForceMaster) -> None:
 
 
 def demote_restarted(draft: TopologyDraft, node: NodeId) -> None:
-    """A node that has started anew may have lost what was not synced, and others may have it: its
-    partitions go to whoever is ahead, itself perhaps, at another epoch than it wrote at before.
+    """Takes a node that has started anew out of office in all its partitions.
+
+    It may have lost records that were not synced, and slaves may have them. If it went on as master
+    at the same epoch, it would write other records under the same numbers, and nobody could tell
+    the two apart. So its partitions go to the replica that is ahead, itself perhaps, at another
+    epoch (`test_a_node_that_starts_anew_is_master_of_nothing_until_it_is_chosen`).
     """
     for name, number, before in [*draft.all_partitions()]:
         if before.master == node:
@@ -195,7 +219,7 @@ def _set_master(
     master: NodeId | None,
     lagging: tuple[NodeId, ...],
 ) -> None:
-    """Make it so, end what is under way, and keep the marks of those that are slaves then."""
+    """Sets a master, ends what is under way, and keeps the marks of those that are slaves then."""
     before = draft.partition(table, number)
     slaves = tuple(each for each in before.replicas if each != master)
     draft.change(
@@ -221,7 +245,7 @@ def _check_can_lead(draft: TopologyDraft, partition: Partition, node: NodeId) ->
 def mark_slaves(draft: TopologyDraft, change: MarkSlaves) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     lagging = tuple(each for each in before.slaves if each in change.lagging)
-    # Once shown it stays so: only what is unproven already can still be that.
+    # Only a replica that is unproven already can stay that: the plan may be older than its proof.
     unproven = tuple(each for each in before.unproven if each in change.unproven)
     draft.change(change.table, change.partition, lagging=lagging, unproven=unproven)
 
@@ -239,6 +263,8 @@ def begin_handover(draft: TopologyDraft, change: BeginHandover) -> None:
 def end_handover(draft: TopologyDraft, change: EndHandover) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     target = _target(before)
+    # Without the freeze the master acks writes while the change is on its way, and its slave, equal
+    # a moment ago, becomes master without them (planted bug "frozen before the freeze").
     if before.state is not PartitionState.STUCK:
         raise Conflict("the master is not frozen: it may have more than its slave")
     _check_can_lead(draft, before, target)
@@ -276,7 +302,7 @@ def check_no_migration(table: str, number: int, partition: Partition) -> None:
 
 
 def set_master(draft: TopologyDraft, change: SetMaster) -> None:
-    """The keeper does the rest, as soon as the slave is close."""
+    """Notes which node is to be master; the leader hands over as soon as that slave is close."""
     before = draft.partition(change.table, change.partition)
     if change.node not in before.replicas:
         raise NotFound(f"node {change.node!r} has no replica of this partition: add it as a slave")
@@ -298,6 +324,8 @@ def add_slave(draft: TopologyDraft, change: AddSlave) -> None:
     draft.change(
         change.table,
         change.partition,
+        # Marked from the start: it has nothing yet, and must not be chosen at a failover
+        # (`test_a_slave_that_was_just_added_is_no_candidate`).
         slaves=(*before.slaves, change.node),
         lagging=(*before.lagging, change.node),
     )
@@ -320,7 +348,7 @@ def remove_slave(draft: TopologyDraft, change: RemoveSlave) -> None:
 
 
 def leave(draft: TopologyDraft, table: str, number: int, slave: NodeId, **fields: Any) -> None:
-    """A slave is none any more; the partition gets other fields with that."""
+    """Removes a slave; the partition gets other fields with that."""
     before = draft.partition(table, number)
     slaves = tuple(each for each in before.slaves if each != slave)
     is_preferred = before.preferred == slave
@@ -329,7 +357,8 @@ def leave(draft: TopologyDraft, table: str, number: int, slave: NodeId, **fields
         number,
         slaves=slaves,
         lagging=tuple(each for each in before.lagging if each != slave),
-        # The master and the one that goes may be all that have some acked write.
+        # The master and the slave that goes may be the only two that have some acked write. Until
+        # the others have shown that they have it, a quorum of them proves nothing.
         unproven=slaves if draft.table(table).config.min_replicas > 1 else (),
         **{"preferred": before.master if is_preferred else before.preferred} | fields,
     )
@@ -337,13 +366,19 @@ def leave(draft: TopologyDraft, table: str, number: int, slave: NodeId, **fields
 
 # What changes do to partitions that are split, because their table doubles.
 #
+# Zeppelin's text calls it a drawback that partitions cannot be added (section 1.1): a key's place
+# is its hash modulo their number. With twice the number, each key stays or goes to one other place,
+# so that a partition can be split where it is (docs/decisions/0025).
+#
 # A table is to have twice as many partitions from the moment that this was ordered: each stands at
 # two places then, and is split in its turn. It is `stuck` as for a hand-over, and goes on as two,
-# with the same replicas, from the last record that its master wrote before.
+# with the same replicas, from the last record that its master wrote before. Without the freeze, a
+# record behind that point would be in one of the two only on the replicas that had it already
+# (planted bug "a split without a freeze").
 
 
 def unsplit(partitions: Sequence[Partition], asked: int) -> frozenset[int]:
-    """The partitions of a table that still stand at two places, where it is to have so many."""
+    """The partitions of a table that are still to be split, where it is to have so many."""
     half = asked // 2
     if len(partitions) >= asked:
         return frozenset()
@@ -352,7 +387,7 @@ def unsplit(partitions: Sequence[Partition], asked: int) -> frozenset[int]:
 
 
 def check_not_doubling(draft: TopologyDraft, table: str) -> None:
-    """What a table has is not moved while it doubles."""
+    """`Conflict` while a table doubles: its partitions are not moved meanwhile."""
     have, asked = len(draft.partitions_of(table)), draft.table(table).config.partitions
     if have < asked:
         raise Conflict(
@@ -414,11 +449,12 @@ def _check_splitting(partition: Partition) -> None:
 # What changes do to a migration: it is ordered, its target becomes a slave, its source leaves.
 #
 # Between the last two the master is handed over, if the source is that: as any master is. The order
-# is a part of the partition, and so outlives whoever leads; `migration` plans the steps.
+# is a part of the partition, and so outlives the meta server's leader (docs/decisions/0024);
+# `migration` plans the steps.
 
 
 def check_none_in(draft: TopologyDraft, table: str) -> None:
-    """No partition of a table may be moving."""
+    """`Conflict` where a partition of a table is moving."""
     for number in range(len(draft.table(table).partitions)):
         check_no_migration(table, number, draft.partition(table, number))
 
@@ -452,7 +488,8 @@ def migrate(draft: TopologyDraft, change: Migrate) -> None:
         number,
         migration=first,
         migrations_next=tuple(others),
-        # It goes where the source's replica goes.
+        # The preference follows the replica, or the master would be handed back to a node that no
+        # longer has the partition.
         preferred=target if before.preferred == source else before.preferred,
     )
 
@@ -478,6 +515,8 @@ def remove_target(draft: TopologyDraft, change: RemoveTarget) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     target = _migration(before).target
     check_no_handover(change.table, change.partition, before)
+    # Only a target that is down is taken out: one that is up may be the master's only slave that is
+    # close, and may be acking writes.
     if target not in before.slaves or draft.is_up(target):
         raise Conflict(f"node {target!r} is up, or no slave: there is nothing to wait for")
     if before.master is None:
@@ -501,6 +540,7 @@ def end_migration(draft: TopologyDraft, change: EndMigration) -> None:
         raise Conflict(f"node {moved.target!r} has no replica yet")
     if moved.source == before.master:
         raise Conflict(f"node {moved.source!r} is master: its writes have to be handed over")
+    # No replica leaves a partition without a master: it may be the one with the most.
     if before.master is None:
         raise Conflict("the partition has no master: the source may be the best that there is")
     if before.state is PartitionState.STUCK:
@@ -528,7 +568,8 @@ def cancel_migration(draft: TopologyDraft, change: CancelMigration) -> None:
 
 
 def cancel_all_to(draft: TopologyDraft, node: NodeId) -> None:
-    """A node that is to be emptied gets nothing; what it has by now is moved like all else."""
+    """Cancels all moves to a node that is to be emptied; what it has by now is moved like the
+    rest."""
     for name, number, before in [*draft.all_partitions()]:
         cancelled = [each for each in before.migrations if each.target == node]
         is_needed = node in (before.replicas if before.master is None else (before.master,))

@@ -1,10 +1,13 @@
 """`TopologyState`: the meta server as a state machine, without I/O or clock.
 
-A batch of changes is one step of the epoch. Each change is made or refused by itself, and those
-that make no difference leave the epoch alone. What planners found out may be old by the time it
-arrives here, so these rules hold whatever they say: a partition has at most one master, which is up
-when it becomes that; a master that is up is replaced by a hand-over, or by nobody at first; and a
-plan for a partition that has changed since is refused.
+A batch of changes is one step of the epoch (Zeppelin's text, section 2.1: any change of the
+metadata adds to it). Each change is made or refused by itself, and those that make no difference
+leave the epoch alone: with each new epoch every node fetches what is new.
+
+What planners found out may be old by the time it arrives here, so these rules hold no matter what a
+plan asks for: a partition has at most one master, which is up when it becomes that; a master that
+is up is replaced by a hand-over, or by no one at first; and a plan for a partition that has changed
+since is refused.
 """
 
 from typing import Final
@@ -67,12 +70,12 @@ TABLES_MAX: Final = 1_000
 NODES_MAX: Final = 1_000
 USERS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 65_536
-"""Of all tables together."""
+"""Partitions of all tables together."""
 _TEXT_MAX: Final = 512
 
 
 class TopologyState:
-    """A topology and how it came about; equal batches lead to equal states."""
+    """A topology and its latest changes; equal batches lead to equal states."""
 
     def __init__(self, topology: Topology | None = None, *, history_max: int = HISTORY_MAX) -> None:
         self.topology = topology or Topology()
@@ -90,7 +93,7 @@ class TopologyState:
         return Applied(self.topology.epoch, results)
 
     def delta(self, after_epoch: int) -> Delta:
-        """What one who knows an epoch has to hear of."""
+        """The changes since an epoch that a node has applied."""
         return self._history.since(after_epoch, self.topology)
 
 
@@ -103,13 +106,19 @@ def _result(draft: TopologyDraft, change: Change) -> RefusedChange | None:
 
 
 def _all_refused(results: tuple[RefusedChange | None, ...]) -> tuple[RefusedChange, ...]:
-    """Nothing is made: what could have been is refused for the sake of the first that could not."""
+    """Refuses all changes of a plan with the reason of the first that could not be made.
+
+    An operator looked at the plan as a whole: half of it can be worse than nothing, such as a node
+    that gets replicas and gives none
+    (`test_a_batch_that_was_planned_as_a_whole_is_made_as_a_whole`).
+    """
     reason = next(each for each in results if each is not None)
     return tuple(each or reason for each in results)
 
 
 def _make(draft: TopologyDraft, change: Change) -> None:
-    """All that can refuse a change comes before anything that it does."""
+    """Makes one change. Each rule refuses before it does anything: the draft has no way back, and
+    the next change of the batch goes on from it."""
     match change:
         case AtEpoch(epoch):
             draft.check_epoch(epoch)
@@ -211,7 +220,8 @@ def _drop_table(draft: TopologyDraft, name: str) -> None:
         partition_rules.check_no_handover(name, number, partition)
     partition_rules.check_none_in(draft, name)
     draft.drop_table(name)
-    # Whoever may use this table may not use the next one of its name.
+    # A user of this table must not be a user of the next one of its name
+    # (`test_a_table_made_anew_is_another_one_and_has_no_user_of_the_old`).
     for user in [each for each in draft.users.values() if each.table == name]:
         del draft.users[user.name]
 
@@ -253,6 +263,8 @@ def _remove_node(draft: TopologyDraft, node: NodeId) -> None:
 
 def _set_up(draft: TopologyDraft, node: NodeId, *, run: int, is_up: bool) -> None:
     known = draft.node(node)
+    # "Down" was decided about the process before: it would now take a node out of office that has
+    # just registered and is well.
     if known.run != run:
         raise Conflict(f"node {node!r} has started anew since it was judged")
     if known.is_up != is_up:

@@ -1,10 +1,12 @@
 """Reading a partition: what is in memory comes before what its engine holds.
 
-`Overlay` has in memory all writes that the engine has not got yet, and recent values. A value is
-kept as the write that made it; one without data says that there is no such key. Recent ones are in
-two generations. What is written or used goes into the young one; once that is full it becomes the
-old one, and what was not used since is forgotten with the one before: a few at a time, as to free
-hundreds of thousands of them would hold up everything.
+`Overlay` has in memory all writes that the engine has not got yet, and recent values. The first are
+needed for correctness: a client that reads what it has just written must see it, and the engine
+gets it only once it is synced. A value is kept as the write that made it; one without data says
+that there is no such key. Recent values are in two generations. What is written or used goes into
+the young one; once that is full it becomes the old one, and what was not used since is forgotten
+with the one before: a few at a time, since freeing hundreds of thousands of them would stop the
+loop (`test_what_a_cache_forgets_is_freed_before_the_next_generation_is_full`).
 """
 
 import asyncio
@@ -35,26 +37,31 @@ from raftwood.zeppelin.slots import slot_of
 _OBJECT_BYTES: Final = 250
 """About what a key and its value take besides their bytes."""
 _FREED_PER_OBJECT: Final = 2
-"""So many are freed for each that comes: all are gone before the next generation is full."""
+"""How many are freed for each that comes: all are gone before the next generation is full."""
 
 
 class Overlay:
-    """For any key, what is found first counts: young, unapplied, old, then the engine."""
+    """For any key the first value found counts: young, unapplied, old, then the engine.
+
+    Old comes behind unapplied: a value that was read long ago must not hide a later write.
+    """
 
     def __init__(self, cache_bytes_max: int) -> None:
         self.unapplied: dict[bytes, KeyWrite] = {}
         self.young: dict[bytes, KeyWrite] = {}
-        """The same one for ever: whoever reads many keys looks here first."""
+        """Always the same dictionary: code that reads many keys looks here first."""
         self.flush_sequence = 0
-        """Of the last flush that the engine has not got: what the engine holds is gone. 0: none."""
+        """The sequence of the last flush that the engine has not got; 0: none. Until it has, what
+        the engine holds must not be read.
+        """
         self.cache_bytes_max = cache_bytes_max
         self._old: dict[bytes, KeyWrite] = {}
         self._forgotten: dict[bytes, KeyWrite] = {}
-        """Nobody looks here; it is still to be freed."""
+        """Values that are not looked up any more, and still have to be freed."""
         self._young_bytes = 0
 
     def find(self, key: bytes) -> KeyWrite | None:
-        """None where nothing in memory tells, and the engine has to be asked."""
+        """The write that made a key's value; None where the engine has to be asked."""
         found = self.young.get(key) or self.unapplied.get(key)
         if found is not None:
             return found
@@ -66,34 +73,35 @@ class Overlay:
         return found
 
     def put(self, writes: Iterable[KeyWrite]) -> None:
-        """From now on the keys have these values, whatever the engine says."""
+        """Gives keys new values, which hide those of the engine."""
         unapplied, young = self.unapplied, self.young
         for write in writes:
             unapplied[write.key] = young[write.key] = write
 
     def flush(self, sequence: int) -> None:
-        """From now on no key has a value."""
+        """Takes the values of all keys away."""
         self.forget_all()
         self.flush_sequence = sequence
 
     def applied(self, writes: Iterable[KeyWrite], *, sequence: int) -> None:
         """The engine has these, the latest of each key up to a sequence."""
         if self.flush_sequence > sequence:
-            return  # all of them are gone
+            return  # A later flush has removed all of them from memory.
         self.flush_sequence = 0
         unapplied = self.unapplied
         for write in writes:
-            # A later write of the key may be still to come.
+            # A later write of the key may still be on its way to the engine: without this look, a
+            # read would go back to the older value of the engine.
             if unapplied.get(write.key) is write:
                 del unapplied[write.key]
 
     def keep(self, write: KeyWrite) -> None:
-        """Remember what a key has, for a while."""
+        """Keeps a key's value for a while."""
         self.young[write.key] = write
         self.grow(_OBJECT_BYTES + len(write.key) + len(write.data or b""))
 
     def grow(self, size: int) -> None:
-        """The young ones take so many bytes more."""
+        """Counts so many bytes more for the young generation."""
         self._young_bytes += size
         if self._forgotten:
             self._free(_FREED_PER_OBJECT * (1 + size // _OBJECT_BYTES))
@@ -128,7 +136,8 @@ def merged(
 ) -> Iterator[tuple[bytes, Value]]:
     """Pairs in the engine's order, as they are now; what is unapplied comes before what is stored.
 
-    Both are taken at once, whatever is written before the last pair is asked for.
+    Both are of the moment of the call, even if keys are written before the last pair is asked for:
+    a scan that saw half of a later transaction would tell what never was.
     """
     places = ((engine_key(key), write) for key, write in unapplied.items())
     newer = sorted((place for place in places if start <= place[0] < end), key=_place)
@@ -163,24 +172,25 @@ def _place(entry: tuple[bytes, KeyWrite]) -> bytes:
     return entry[0]
 
 
-# What partitions have of the keys that are in their engines, once they were split.
+# Which keys of its engine belong to a partition that was split (docs/decisions/0025).
 #
-# The engines of both are what that of the one was, and so each has keys of the other at first.
-# Nobody
-# is told of those, and they are taken out bit by bit on each node by itself, not by the binlog:
-# what replicas hold of slots that are not theirs does not matter.
+# The engines of both begin as copies of the one's, and so each has keys of the other at first.
+# Reads leave those out, and they are removed bit by bit on each node by itself. Not by the binlog:
+# the removal of half the keys would be as many records, and what replicas hold of other slots does
+# not matter to anybody.
 
 
 class KeyShare(msgspec.Struct, frozen=True):
-    """Of one partition."""
+    """The keys that belong to one partition."""
 
     slots: range
     begins: int
-    """The last record that may be of other slots."""
+    """The last record that may have keys of other slots. Nothing is removed before the engine has
+    it: a key that is removed and then written by an older record would stay."""
 
 
 def shares_of(table: Table) -> dict[int, KeyShare]:
-    """By number; partitions that were never split have all that they hold."""
+    """The shares by number; a partition that was never split has none, and owns all its keys."""
     begins: dict[int, int] = {}
     for number, each in enumerate(table.partitions):
         if each.parent is not None:
@@ -193,11 +203,11 @@ def shares_of(table: Table) -> dict[int, KeyShare]:
 
 _TRIES: Final = 8
 _FEW: Final = 256
-"""Of so many keys one is chosen where trying found none that is there."""
+"""How many keys one is chosen from where guessing found none."""
 
 
 class ReadablePartition:
-    """The half of `PartitionStore` that reads; expired is the same as absent."""
+    """The reading half of `PartitionStore`; an expired key is the same as none."""
 
     _origins: Origins
 
@@ -208,7 +218,7 @@ class ReadablePartition:
         self.readers = BinlogReaders()
         self._sweep_start = ENDINGS_START
         self.share: KeyShare | None = None
-        """What it has of the keys that are here; None: all."""
+        """The keys here that belong to this partition; None: all of them."""
 
     def last_number(self, producer: bytes) -> int | None:
         return self._origins.last_number(producer)
@@ -237,6 +247,9 @@ class ReadablePartition:
         if cold:
             for key, (value, is_current) in zip(cold, await engine.multi_get(cold), strict=True):
                 found[key] = _as_write(key, value)
+                # The disk was read beside the loop: the key may have been written, or the engine
+                # replaced, meanwhile. What was read answers this call, and must not be kept
+                # (`test_what_is_written_beside_a_fetch_makes_it_void`).
                 if is_current and engine is self.engine and overlay.find(key) is None:
                     overlay.keep(found[key])
         return [_living_value(found[key], now_ms) for key in keys]
@@ -256,7 +269,7 @@ class ReadablePartition:
         return found if slots is None else (each for each in found if slot_of(each[0]) in slots)
 
     def _own_slots(self) -> range | None:
-        """None where there are keys of no others."""
+        """The slots to keep to; None where no keys of other slots are left."""
         return None if self.share is None or self.engine.state.is_trimmed else self.share.slots
 
     @property
@@ -266,7 +279,8 @@ class ReadablePartition:
     def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
         """Some keys that have expired and take room, for the master to commit their removal.
 
-        Looks at a bounded number of keys, on from where the last call ended.
+        The master commits it, so that all replicas remove the same keys at the same record. Looks
+        at a bounded number of keys, on from where the last call ended.
         """
         keys: list[bytes] = []
         if self.overlay.flush_sequence:
@@ -276,7 +290,7 @@ class ReadablePartition:
         for each in ended:
             key = key_of(ending_of(each)[1])
             if slots is not None and slot_of(key) not in slots:
-                continue  # whoever has them removes them
+                continue  # The partition that owns the key removes it.
             if self.get(key, now_ms=now_ms) is None and key not in self.overlay.unapplied:
                 keys.append(key)
         if len(ended) == keys_max:
@@ -304,7 +318,7 @@ class ReadablePartition:
 
 
 def _as_write(key: bytes, value: Value | None) -> KeyWrite:
-    """As the overlay keeps it."""
+    """A value in the form in which the overlay keeps it."""
     return KeyWrite(key, None) if value is None else KeyWrite(key, value.data, value.expires_ms)
 
 
@@ -313,40 +327,42 @@ def _living_value(found: KeyWrite, now_ms: int) -> Value | None:
     return None if data is None or 0 < expires_ms <= now_ms else Value(data, expires_ms)
 
 
-# A partition that was split: which keys are its own, and how the others are taken out.
+# A partition that was split: which keys are its own, and how the others are removed.
 
 _PAIRS: Final = 500
-"""Looked at in one turn of the loop, for keys that are another partition's."""
+"""Pairs that one turn of the loop looks at, for keys that are another partition's."""
 _TURNS: Final = 40
-"""So often each time that the partition is looked after."""
+"""Turns in each call of `trim`."""
 
 
 class TrimmedPartition(ReadablePartition):
-    """The third of `PartitionStore` that a split is about; see `shares`."""
+    """What a split adds to `PartitionStore`: see `KeyShare`."""
 
     def __init__(self, engine: PartitionEngine, overlay: Overlay) -> None:
         super().__init__(engine, overlay)
         self._trimmed_to = DATA_START
 
     def own(self, share: KeyShare | None) -> None:
-        """Tell keys of these slots alone from now on, and take others out when there is time."""
+        """Shows keys of these slots alone from now on, and removes others when there is time."""
         if share != self.share:
             self.share, self._trimmed_to = share, DATA_START
         if share is not None:
             self.engine.own(share.slots)
 
     def trim_anew(self) -> None:
-        """There is another engine, or it holds something else."""
+        """Begins to look for other partitions' keys again: the engine is another, or has other
+        keys."""
         self._trimmed_to = DATA_START
         self.own(self.share)
 
     def own_of(self, values: Sequence[KeyWrite]) -> Sequence[KeyWrite]:
-        """Of what a master says that keys have: it does not know it of other slots."""
+        """The repaired values of own slots: for other slots the master may have removed its values
+        already, and its "no such key" says nothing."""
         share = self.share
         return [each for each in values if share is None or slot_of(each.key) in share.slots]
 
     async def trim(self, may_trim: Callable[[], bool]) -> None:
-        """Take some of the keys out that are another partition's."""
+        """Removes some of the keys that are another partition's."""
         share, engine = self.share, self.engine
         for _ in range(_TURNS):
             if share is None or share != self.share or engine is not self.engine:

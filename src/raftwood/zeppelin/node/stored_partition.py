@@ -3,6 +3,12 @@
 What is written goes into the overlay, where it can be read at once, and with all else of the same
 turn of the loop into one record of the log. From there the engine gets it once it is synced. Start
 with `write`, then `binlog` (the way to the disk) and `store.open_partition` (how it comes back).
+
+Zeppelin's text (section 1.2) writes to the engine first and then to the binlog, with a lock on each
+key. A crash between the two leaves a value that no slave ever gets. Here the binlog is the only
+log, and the engine gets a record once it is synced, so that it is never ahead (docs/decisions/0019;
+planted bug "the engine is ahead of the binlog"). The loop is the lock: a command reads, writes and
+commits without waiting.
 """
 
 import asyncio
@@ -50,13 +56,13 @@ from raftwood.zeppelin.settings import StoreSettings
 
 
 class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one partition."""
+    """The bounds of writes to one partition."""
 
     record_bytes_max: int
     value_bytes_max: int
 
     def check(self, writes: Iterable[KeyWrite], size: int) -> None:
-        """`TooLarge` where writes of so many bytes together are, or one of them is."""
+        """`TooLarge` where the writes together, or one of them, are above a bound."""
         if size > self.record_bytes_max:
             raise TooLarge(
                 f"a write of {size} bytes is above the limit of {self.record_bytes_max}: split it"
@@ -75,19 +81,21 @@ class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _EPOCHS_KEPT: Final = 64
-"""So many are known even of records that are purged."""
+"""How many epochs are kept even where their records are purged: a slave that was away can be
+compared by them (see `replication.epochs`).
+"""
 _COUNT_PAIRS: Final = 500
-"""Looked at in one turn of the loop, where keys are still to be counted."""
+"""Pairs that one turn of the loop counts, where keys are still to be counted."""
 _COUNT_TURNS: Final = 40
-"""So often each time that the partition is looked after."""
+"""Turns in each call of `maintain`."""
 _COUNT_S_MAX: Final = 5.0
-"""So long is waited for a slow disk before keys are counted one by one."""
+"""How long a count waits for a slow disk before keys are counted one by one."""
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _WRITE_OVERHEAD_BYTES: Final = 300
 """About what a write that waits for the engine takes besides its bytes."""
 _OPEN_BYTES_MAX: Final = 256 << 10
-"""Of writes that become one record."""
+"""Bytes of writes that become one record."""
 _log = get_logger("zeppelin")
 
 
@@ -110,7 +118,7 @@ class StoredPartition(TrimmedPartition):
         self.needed_from: int | None = None
         """The first record that a connected slave still needs; None: there is none."""
         self.ack: Ack = "written"
-        """What its table's writes wait for."""
+        """What the writes of its table wait for."""
         self.last_writes: LastWrites | None = None
         self._group = group
         self._binlog = binlog
@@ -129,7 +137,7 @@ class StoredPartition(TrimmedPartition):
         self.begin()
 
     def begin(self) -> None:
-        """Take up what engine and binlog hold; they are of one moment."""
+        """Begins with what engine and binlog hold; they are of one moment."""
         state = self.engine.state
         self._epochs = state.epochs
         self._epoch = state.epoch
@@ -138,7 +146,9 @@ class StoredPartition(TrimmedPartition):
         self.written_sequence = state.sequence
         self.synced_sequence = state.sequence
         self.is_frozen = False
-        """Commits are refused, because what they would build on is being replaced."""
+        """Commits are refused while the state that they would build on is being replaced: they
+        would be in the binlog of the old past and in the engine of the new one.
+        """
         self._failure: RaftwoodError | None = None
         self._holds = 0
         self._is_to_apply = False
@@ -148,7 +158,8 @@ class StoredPartition(TrimmedPartition):
         self._unapplied: deque[tuple[BinlogRecord, int]] = deque()
         self._unapplied_bytes = self._unapplied_writes = 0
         self._open: dict[bytes, KeyWrite] = {}
-        """What this turn of the loop has written so far; it becomes the last record."""
+        """What this turn of the loop has written so far; it becomes the last record
+        (docs/decisions/0020)."""
         self._open_bytes = 0
         self._runs: list[Run] = []
         self._pending: list[Buffer] = []
@@ -192,7 +203,7 @@ class StoredPartition(TrimmedPartition):
         return self.engine.state.sequence
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        """Of the record with an origin; None where it is not known (any more)."""
+        """The sequence of the record with an origin; None where it is not known (any more)."""
         return self._origins.sequence_of((producer, number))
 
     # Writing.
@@ -223,7 +234,7 @@ class StoredPartition(TrimmedPartition):
         return self._open
 
     def _seal_record(self) -> None:
-        """What comes next is not of the same record."""
+        """Ends the record that this turn writes to; what comes next is in another."""
         if self._open:
             writes, self._open, self._open_bytes = self._open, {}, 0
             record = BinlogRecord(self._epoch, self.last_sequence, tuple(writes.values()))
@@ -253,7 +264,7 @@ class StoredPartition(TrimmedPartition):
         self._will_log()
 
     def _take(self, record: BinlogRecord, encoded: Buffer) -> None:
-        """The last record is on its way to the log, and from there to the engine."""
+        """Sends the last record on its way to the log, and from there to the engine."""
         size = len(encoded)
         taken = size + _WRITE_OVERHEAD_BYTES * (len(record.writes) or 1)
         self._unapplied.append((record, taken))
@@ -280,7 +291,11 @@ class StoredPartition(TrimmedPartition):
             self._epochs = with_epoch(self._epochs, epoch, sequence)
 
     def _check_next(self, epoch: int, sequence: int) -> None:
-        """Whether a record may be the next one."""
+        """Raises unless a record may be the next one.
+
+        Sequences without a hole and epochs that never fall are what two binlogs are compared by; a
+        record that breaks either would make replicas differ without anybody noticing.
+        """
         if self._failure is not None:
             raise self._failure
         if self._binlog.refusal is not None:
@@ -341,7 +356,7 @@ class StoredPartition(TrimmedPartition):
 
     @property
     def unapplied_count(self) -> int:
-        # Without any, the engine is behind because it is being rewound.
+        # Without any records that wait, the engine is behind because it is being rewound.
         is_waiting = self._holds or self._fetching is not None
         if is_waiting or self._failure is not None or not self._unapplied:
             return 0
@@ -354,13 +369,15 @@ class StoredPartition(TrimmedPartition):
     @property
     def backlog(self) -> float:
         if self._failure is not None:
-            return 0.0  # it would not get less if clients wrote less
+            return 0.0  # The engine takes nothing: it would not get less if clients wrote less.
         return self._unapplied_bytes / self._unapplied_bytes_max
 
     def apply_some(self, writes_max: int) -> int:
         chosen: list[BinlogRecord] = []
         writes = size = 0
         if self.unapplied_count:
+            # Only what is synced. An engine with a record that a power cut takes out of the binlog
+            # has a value that no replica has, and its next record gets the lost one's number.
             synced = min(self.synced_sequence, self._fetched_to or self.synced_sequence)
             for record, record_bytes in self._unapplied:
                 if record.sequence > synced or writes >= writes_max:
@@ -377,9 +394,12 @@ class StoredPartition(TrimmedPartition):
         return writes
 
     def _is_to_fetch(self, records: list[BinlogRecord]) -> bool:
-        """Whether the disk must be asked what keys had before; it is, beside the loop."""
+        """Whether the disk has to tell what keys had before; begins to ask it, beside the loop.
+
+        A read of a cold key takes milliseconds, in which the loop would serve nobody.
+        """
         if any(record.flushes for record in records):
-            return False  # nothing is left of that
+            return False  # The flush leaves nothing of what keys had before.
         try:
             cold = self.engine.look_up(write.key for record in records for write in record.writes)
         except RaftwoodError as error:
@@ -403,7 +423,7 @@ class StoredPartition(TrimmedPartition):
         if (fetching := self._fetching) is not None:
             fetching.cancel()
             await asyncio.wait([fetching])
-            self._fetching = None  # one that had not begun has not said so
+            self._fetching = None  # A task that is cancelled before it began runs no `finally`.
 
     def _fail(self, error: RaftwoodError) -> None:
         _log.error("the engine takes no records", partition=self.name, reason=error.message)
@@ -465,11 +485,14 @@ class StoredPartition(TrimmedPartition):
         return found
 
     async def purge(self, *, before: int) -> None:
-        """Records that the engine has not got on the disk stay."""
+        """Purges old records; those that the engine has not on the disk stay.
+
+        The engine has no log of its own: after a crash it is rolled forward from the binlog.
+        """
         log = self._binlog.log
         before = min(before, self.engine.durable_sequence + 1, log.next_index(self._group))
         if before > self.first_sequence and before < log.next_index(self._group):
-            # Whole runs, so that the binlog always begins with one and can be cut anywhere.
+            # Whole runs: the binlog always begins with one, so that it can be cut anywhere.
             before = log.run_start(self._group, before)
         if before <= self.first_sequence or self.is_frozen:
             return
@@ -481,7 +504,7 @@ class StoredPartition(TrimmedPartition):
             self.engine.forget_origins(before, kept)
 
     async def maintain(self) -> None:
-        """What has to be done now and then: flush the engine, purge the binlog."""
+        """Regular work: flushes the engine, purges the binlog."""
         self._failure = None
         self._apply_later()
         settings, engine = self._settings, self.engine
@@ -498,7 +521,7 @@ class StoredPartition(TrimmedPartition):
         await self.purge(before=await self._purging.before(needed_from=self.needed_from))
 
     async def _count_on(self) -> None:
-        """What an earlier release has written, or a full copy of its: some of it."""
+        """Counts some more keys of an engine that release 0.1.0 wrote, or of a copy of one."""
         engine = self.engine
         for _ in range(_COUNT_TURNS):
             if engine.is_counted or self.is_frozen or self._holds or engine is not self.engine:
@@ -507,7 +530,7 @@ class StoredPartition(TrimmedPartition):
             await asyncio.sleep(0)
 
     async def settle(self) -> None:
-        """Wait until the engine has all that was committed before."""
+        """Waits until the engine has all that was committed before the call."""
         target = self.last_sequence
         await self._binlog.sync()
         while self._unapplied and self._unapplied[0][0].sequence <= target:
@@ -531,7 +554,8 @@ class StoredPartition(TrimmedPartition):
         await self.settle()
         if self.is_frozen:
             raise Unavailable(f"{self.name} is being replaced: try again")
-        # What comes meanwhile waits in memory, so that the copy's sequence is known.
+        # Records that come meanwhile wait in memory. A copy that has some of them would be given
+        # out with a sequence that it does not have, and a slave would skip or repeat records.
         self._holds += 1
         try:
             await self.engine.checkpoint(folder)
@@ -556,8 +580,10 @@ class StoredPartition(TrimmedPartition):
         self, *, after: int, values: Sequence[KeyWrite], until: BinlogPosition
     ) -> None:
         await self._stand_still()
-        # The engine first: should the binlog stay as it was, its records are applied again. After
-        # an error it takes no commits: what is stored and what was committed are of two pasts.
+        # The engine first: a crash in between leaves the binlog as it was, its records are applied
+        # again, and the slave is told anew what to undo. The other way round the engine would keep
+        # values whose records are gone, and nobody would know their keys. After an error the
+        # partition takes no commits: what is stored and what was committed are of two pasts.
         await self.engine.rewind(after, self.own_of(values), until)
         await cut_binlog(self._binlog.log, self._group, after=after)
         self._origins.forget_after(after)
@@ -583,7 +609,7 @@ class StoredPartition(TrimmedPartition):
         await self.home.remove(replaced)
 
     async def _stand_still(self) -> None:
-        """Nothing is on its way to the engine any more, nothing is committed, or copied."""
+        """Freezes commits, and waits until copies and the engine have finished."""
         self.is_frozen = True
         try:
             await self._wait_for_copies()
@@ -597,17 +623,17 @@ class StoredPartition(TrimmedPartition):
             await asyncio.sleep(_SETTLE_WAIT_S)
 
     async def discard(self) -> None:
-        """Close it without a care for what was committed: it is about to be removed."""
+        """Closes a partition that is about to be removed; what was committed may be lost."""
         self.is_frozen = True
         await self._wait_for_copies()
         self._holds += 1
-        self._unapplied.clear()  # nobody waits for it to be applied any more
+        self._unapplied.clear()  # No one waits for these records to be applied any more.
         self._binlog.forget(self)
         await self._stop_fetching()
         await self.engine.close()
 
     async def close(self) -> None:
-        """What was committed is on the disk and in the engine when this returns."""
+        """Closes; what was committed is on the disk and in the engine when this returns."""
         try:
             await self._wait_for_copies()
             await self.settle()

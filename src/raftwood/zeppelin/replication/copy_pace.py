@@ -1,8 +1,12 @@
 """How fast a node sends and takes whole copies, by how long its clients wait.
 
-While clients wait no longer than they are meant to, or than about twice as long as without any
-copy, copies become faster step by step; once they do, copies have half as much (AIMD, as in TCP).
-Never below a floor, so that each copy comes to its end. `CopyPace` is the rule, without I/O.
+A node that joins takes terabytes, from nodes that serve clients at the same time. A fixed limit is
+too low at night and too high at noon. So while clients wait no longer than they are meant to, or
+than about twice as long as without any copy, copies become faster step by step; once clients wait
+longer, copies get half as much (AIMD, as in TCP). Never below a floor, so that each copy comes to
+its end even where clients always wait
+(`test_where_clients_wait_for_long_anyhow_copies_come_to_their_end`). `CopyPace` is the rule,
+without I/O.
 """
 
 import asyncio
@@ -17,33 +21,35 @@ LOOK_MS: Final = 100
 QUIET_TIMES: Final = 2.0
 """Clients may wait so many times as long as without copies."""
 _STEP: Final = 1 / 64
-"""Of the ceiling, which a look adds."""
+"""The share of the ceiling that a look adds."""
 _ALONE_TIMES: Final = 2.0
-"""What a look multiplies by where nobody is there to wait."""
+"""The factor of a look where there are no clients."""
 _QUIET_WEIGHT: Final = 0.2
 _BURST_S: Final = 0.02
-"""So much time that was not used may be used later."""
+"""How much unused time may be used later."""
 
 
 class CopyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all copies of a node together."""
+    """The limits of all copies of a node together."""
 
     latency_ms: int = 10
-    """Clients may always wait so long."""
+    """A wait of clients that never slows copies down."""
     bytes_per_s_min: int = 2 << 20
     bytes_per_s_max: int = 512 << 20
 
 
 class CopyPace:
-    """Of one node."""
+    """The pace of one node's copies."""
 
     def __init__(self, limits: CopyLimits) -> None:
         self._limits = limits
         self.bytes_per_s = float(self._begin)
         self.quiet_ms = 0.0
-        """How long clients waited while there was no copy."""
+        """How long clients waited while there was no copy. Waits amid copies are left out, or the
+        measure would grow with what it is to bound
+        (`test_what_clients_wait_amid_copies_is_not_taken_for_their_quiet`)."""
         self._free_s = 0.0
-        """When what was let through has had its time."""
+        """When all that was let through has used its time."""
 
     @property
     def _begin(self) -> int:
@@ -51,13 +57,13 @@ class CopyPace:
         return max(limits.bytes_per_s_min, limits.bytes_per_s_max // 32)
 
     def looked_without_copies(self, latency_ms: float | None) -> None:
-        """Clients waited so long; None: there were none."""
+        """Takes how long clients waited without copies; None: there were none."""
         if latency_ms is not None:
             self.quiet_ms += _QUIET_WEIGHT * (latency_ms - self.quiet_ms)
         self.bytes_per_s = float(self._begin)
 
     def looked(self, latency_ms: float | None) -> None:
-        """Amid copies clients waited so long; None: there were none."""
+        """Takes how long clients waited amid copies; None: there were none."""
         limits = self._limits
         if latency_ms is None:
             wanted = self.bytes_per_s * _ALONE_TIMES
@@ -73,7 +79,7 @@ class CopyPace:
         return max(0.0, self._free_s - now_s)
 
 
-# A node's copies as they are let through: both those that it sends and those that it takes.
+# The throttle of a node's copies, both those that it sends and those that it takes.
 
 _QUIET_LOOK_MS: Final = 500
 
@@ -82,9 +88,7 @@ class CopyThrottle:
     """Use `close` when done."""
 
     def __init__(self, limits: CopyLimits, waited_ms: Callable[[], float | None]) -> None:
-        """`waited_ms` tells how long clients have waited since it was asked last; None: nobody
-        asked for anything.
-        """
+        """`waited_ms` tells how long clients waited since its last call; None: no request came."""
         self.pace = CopyPace(limits)
         self._waited_ms = waited_ms
         self._copies = 0
@@ -107,7 +111,7 @@ class CopyThrottle:
     async def turn(self, size: int) -> None:
         """Wait until so much more of a copy may go on."""
         wait_s = self.pace.wait_s(size, self._loop.time())
-        # Others of the loop have their turns between, however fast it may go.
+        # Even without a wait: other tasks of the loop get their turns between two chunks.
         await asyncio.sleep(wait_s)
 
     def close(self) -> None:
@@ -118,7 +122,8 @@ class CopyThrottle:
         return self._loop.call_at(self._due_s, self._look)
 
     def _look(self) -> None:
-        # A loop that comes late to this comes late to its clients, too.
+        # A loop that comes late to this look comes late to its clients too, before it can count
+        # their waits (`test_a_loop_that_is_held_up_counts_as_much_as_clients_that_wait`).
         late_ms = 1_000 * (self._loop.time() - self._due_s)
         waited_ms = self._waited_ms()
         latency_ms = None if waited_ms is None else waited_ms + late_ms

@@ -1,9 +1,16 @@
 """The epochs of a binlog, and where a slave goes on by them (TrySync). No I/O.
 
+TrySync is section 1.3 of Zeppelin's text: a slave offers its offset, and the master sends what
+follows. An offset alone does not tell whether the two binlogs are equal up to it. After a failover
+the old master has record 100, which no one else got, and the new one has written another record
+100: the offsets fit, and the two replicas differ for ever (planted bug "divergence is not undone").
+
 Records of one epoch come from one master that never took one back while it was that: so two binlogs
-that have a record of the same epoch and sequence are equal up to it, as in raft (§5.3). For that a
-master that comes up again writes under another epoch than before, even where the topology has not
-changed: what it had not synced may be in a slave's binlog all the same.
+that have a record of the same epoch and sequence are equal up to it, as in raft (§5.3;
+`test_binlogs_are_equal_up_to_the_last_record_of_a_common_epoch`). For that a master that comes up
+again writes under another epoch than before, even where the topology has not changed: what it had
+not synced may be in a slave's binlog all the same
+(`test_a_restarted_master_writes_under_a_later_epoch_and_a_later_master_under_one_above`).
 """
 
 from collections.abc import Sequence
@@ -31,7 +38,7 @@ def partition_epoch_of(record_epoch: int) -> int:
 
 
 def epoch_at(epochs: Sequence[EpochStart], sequence: int) -> int:
-    """Of the record with a sequence; 0 where it is not known."""
+    """The epoch of the record with a sequence; 0 where it is not known."""
     found = 0
     for start in epochs:
         if start.sequence > sequence:
@@ -41,7 +48,7 @@ def epoch_at(epochs: Sequence[EpochStart], sequence: int) -> int:
 
 
 def epochs_up_to(epochs: Sequence[EpochStart], sequence: int) -> tuple[EpochStart, ...]:
-    """Those of the records up to a sequence."""
+    """The epochs of the records up to a sequence."""
     return tuple(start for start in epochs if start.sequence <= sequence)
 
 
@@ -55,7 +62,9 @@ def common_point(
 ) -> int | None:
     """The last sequence up to which two binlogs are equal; None where it is no longer known.
 
-    0: they have no record in common, and both know all of their epochs.
+    0: they have no record in common, and both know all of their epochs. Where one has forgotten its
+    first epochs, "nothing in common" is a guess, and cutting by it could undo what both have
+    (`test_what_is_no_longer_known_is_not_taken_for_common`).
     """
     ranges = {epoch: (first, end) for epoch, first, end in _ranges(other, other_last)}
     best = 0 if _is_complete(one, one_last) and _is_complete(other, other_last) else None
@@ -86,22 +95,22 @@ def _ranges(epochs: Sequence[EpochStart], last: int) -> list[tuple[int, int, int
 # Where a slave goes on: what a master answers to what it has. No I/O.
 #
 # A slave that has records which the master has not must not keep them: it cuts its binlog at the
-# last
-# record that both have, takes the master's present values of the keys that the cut records touched,
-# and streams on from there. Writes are absolute, so once it has passed the master's position of
-# that
-# moment all its keys are right; before that they are of no one moment, and where another master
-# comes that has not got that position, only a whole copy helps.
+# last record that both have, takes the master's present values of the keys that the cut records
+# touched, and streams on from there. Records hold values and not steps, so once the slave has
+# passed the master's position of that moment all its keys are right. Before that its keys are of no
+# one moment: it must not become master, and where another master comes that has not got that
+# position, only a whole copy helps. A slave that kept the records would serve them after the next
+# failover: a value that its writer was told had failed comes back.
 
 CUT_RECORDS_MAX: Final = 100_000
-"""Beyond it the keys of the cut records are not fetched one by one."""
+"""With more records to cut, a whole copy is less than fetching their keys one by one."""
 
 
 class SyncOffer(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a slave has."""
+    """The position of a slave."""
 
     epoch: int
-    """Of its last record."""
+    """The epoch of its last record."""
     first: int
     last: int
     epochs: tuple[EpochStart, ...]
@@ -109,10 +118,10 @@ class SyncOffer(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class SyncHolding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the master has."""
+    """The position of the master."""
 
     epoch: int
-    """Under which it writes now; no record here has a later one."""
+    """The epoch under which it writes now; no record here has a later one."""
     first: int
     last: int
     epochs: Sequence[EpochStart]
@@ -144,9 +153,10 @@ SyncAnswer = WaitToSync | StreamFrom | CutAfter | FullSync
 
 
 def sync_answer(offer: SyncOffer, holding: SyncHolding) -> SyncAnswer:
-    """What a slave has to do before it is as the master is."""
+    """The next step of a slave on its way to be equal to its master."""
     if offer.epoch > holding.epoch:
-        # A later master has written this: whoever asks it back is none any more.
+        # A later master wrote the slave's records: the one that is asked is no longer master and
+        # does not know it. If it had them cut, acked writes of its successor would be gone.
         return WaitToSync()
     repairing = offer.repairing
     if repairing is not None and not contains(holding.epochs, holding.last, repairing):

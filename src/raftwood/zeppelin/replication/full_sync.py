@@ -1,8 +1,9 @@
 """A whole copy of a partition, file by file in bounded chunks; the position comes last.
 
-So a copy that breaks off has no position and is none. Nothing of it is in place before the store
-takes it as a whole. Files of it that had come are kept for the next attempt: most files of an
-engine never change, and the next copy has many of them as well.
+Full synchronisation is section 1.3 of Zeppelin's text, which runs rsync on a dump. A copy that
+breaks off half-way must not be taken for a partition: here it has no position, and is none. Nothing
+of it is in place before the store takes it as a whole. Files of it that had come are kept for the
+next attempt: most files of an engine never change, and the next copy has many of them as well.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ CHUNK_BYTES: Final = 256 << 10
 FILES_MAX: Final = 100_000
 _NAME_LENGTH_MAX: Final = 255
 _READ_SHARE: Final = 8
-"""To read a file that is not sent costs about so many times less."""
+"""Reading a file that is not sent costs about so many times less."""
 
 
 async def copy_items(
@@ -34,8 +35,11 @@ async def copy_items(
     epochs: Sequence[EpochStart],
     throttle: CopyThrottle,
 ) -> AsyncGenerator[bytes, None]:
-    """What a folder holds, encoded for the wire, and at the end the position that it is of; what
-    the other side `has` is left out.
+    """The files of a folder, encoded for the wire, and at the end the position that they are of.
+
+    A file that the other side `has` is left out, by its size and checksum: engines name files by
+    numbers, and two engines may have different files of one name
+    (`test_files_of_another_engine_are_not_taken_for_those_of_the_master`).
     """
     told: dict[str, tuple[int, int]] = {}
     (names,) = await perform(files, seam.ListDirectory(folder))
@@ -68,7 +72,7 @@ async def _size(files: Files, path: str) -> int:
 
 
 async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[int, Buffer], None]:
-    """At least one, be it empty."""
+    """The chunks of a file: at least one, which may be empty, so that an empty file comes too."""
     offset = 0
     while True:
         (data,) = await perform(files, seam.Read(path, offset, CHUNK_BYTES))
@@ -79,7 +83,7 @@ async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[in
 
 
 class IncomingCopy:
-    """A folder that a copy comes into, in as many attempts as it takes."""
+    """A folder that receives a copy, in as many attempts as it takes."""
 
     def __init__(self, files: Files, folder: str, throttle: CopyThrottle) -> None:
         self.folder = folder
@@ -89,7 +93,7 @@ class IncomingCopy:
         self._throttle = throttle
 
     async def receive(self, stream: Stream, came: Callable[[CopyChunk], None]) -> CopyEnd:
-        """Write what comes, and sync it; `ProtocolError` where it is not whole."""
+        """Writes what comes, and syncs it; `ProtocolError` where it is not whole."""
         files = self._files
         await perform(files, seam.MakeDirectory(self.folder))
         amid, size, checksum = "", 0, xxhash.xxh3_64()
@@ -120,7 +124,9 @@ class IncomingCopy:
         raise ProtocolError("a copy ended before its position came: ask again")
 
     async def _check_and_sync(self, end: CopyEnd) -> None:
-        """Nothing else may be there: an engine is opened in it."""
+        """Checks that the copy is what was sent, and removes all else: an engine is opened in the
+        folder, and would take a file of an earlier attempt for its own
+        (`test_a_copy_that_is_not_what_was_promised_changes_nothing`)."""
         files = self._files
         if any(self.whole.get(name) != each for name, each in end.files.items()):
             raise ProtocolError("a copy is not what was sent: ask again")
@@ -134,7 +140,7 @@ class IncomingCopy:
         await perform(files, seam.SyncDirectory(self.folder))
 
     async def close(self) -> None:
-        """For now: the next attempt may be long in coming."""
+        """Closes the files: the next attempt may be hours away."""
         (names,) = await perform(self._files, seam.ListDirectory(self.folder))
         for name in names or ():
             await perform(self._files, seam.Close(f"{self.folder}/{name}"))

@@ -1,18 +1,23 @@
 """The master's side of one partition: what it sends to which slave, and which writes are done.
 
-`AckPace` says how far a master's answers may run ahead of its slaves, without I/O. Where each write
-is acked by its master alone, a slave that is slower falls behind without end. So once the best
-slave is behind by more than half of what the table allows, and by more than a moment ago, answers
-wait until it is no further behind than then: clients are given the slave's own pace, and nothing is
-refused. A slave that is catching up holds nobody back, nor does one that stands still, and no
-answer waits for longer than a while: what is lost to such a slave is seen by the meta server, which
-does not make it master.
+`AckPace` says how far a master's answers may run ahead of its slaves, without I/O. Zeppelin's text
+gives a slave as many threads as its master (section 1.2) so that it keeps up. Where it does not,
+and each write is acked by its master alone, it falls behind without end; the master then dies with
+hours of acked writes that no other replica has. So once the best slave is behind by more than half
+of what the table allows, and by more than a moment ago, answers wait until it is no further behind
+than then: clients get the slave's own pace, and nothing is refused
+(`test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate`).
 
-A target that a partition moves to, and that does not come closer by itself, is let catch up: for
-each two records that it takes, one more is answered, whatever the table asks for otherwise; fewer
-where there is so much to catch up with that it would not be over before writers are let go. Close
-is it by what is queued for it: what the link holds is under way however slowly is written, and the
-farther the two are from each other, the more that is.
+A slave that is catching up holds no client back, nor does one that stands still, and no answer
+waits for longer than `HELD_MS_MAX`. One slow disk must not stop all writers; the meta server marks
+a slave that lags, and does not make it master (`test_a_slave_that_stands_still_is_not_waited_for`,
+`test_no_answer_waits_for_long`).
+
+A target that a partition moves to, and that does not come closer by itself, is helped to catch up
+(the text's `slowdown`): for each two records that it takes, one more is answered, no matter what
+the table asks for otherwise; fewer where there is so much to catch up with that it would not be
+over before writers are let go. What counts is what is queued for the target: what the link holds is
+under way even if clients write slowly, and more of it where the two are far apart.
 """
 
 import asyncio
@@ -46,20 +51,21 @@ SLOWED_TO_MOST: Final = 1 / 2
 """Of the records that a target takes, so many are answered meanwhile."""
 SLOWED_TO_LEAST: Final = 1 / 8
 SLOWED_S: Final = 30
-"""It is to be close in so long, if that is possible with so few answers: the meta server lets
-writers go after twice that."""
+"""The target is to be close in so long, if that is possible with so few answers: the meta server
+lets writers go after twice that."""
 SLOWED_KEPT_MS: Final = 250
-"""What clients did not make use of is kept for so long, and less than twice that: what a far target
-took comes to be known in lumps, each for all the time until the next one."""
+"""Answers that clients did not use up are kept for so long, and less than twice that: the acks of a
+far target come in lumps, each for all the time until the next one."""
 SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=100)
-"""A target so close stays so: for each record that it takes one is answered. Were all answered at
-once, it would not be close any more when the freeze comes that it was close for. By time as well,
-since few bytes take long over a slow link. The meta server asks for less than this."""
+"""A target so close stays so: for each record that it takes one is answered. If all were answered
+at once, it would not be close any more when the freeze comes. By time as well, since few bytes take
+long over a slow link. The meta server asks for less than this.
+"""
 _MARK_MS: Final = 20
 
 
 class _Seen(msgspec.Struct):
-    """What is known of a slave."""
+    """The progress of one slave, as the pace compares it."""
 
     feed: Feed
     has: int
@@ -67,17 +73,17 @@ class _Seen(msgspec.Struct):
     lag_bytes: int
     looked_ms: int
     window_bytes: int | None = None
-    """It may be so far behind; None: it does not hold anybody back."""
+    """How far behind it may be; None: it holds no answers back."""
 
 
 class _Slowed(msgspec.Struct):
-    """A target that is let catch up."""
+    """A target that answers are slowed down for."""
 
     feed: Feed
     share: float
-    """Of what it takes while it is not close, so much is answered."""
+    """Answers for each record that it takes while it is not close."""
     end: float
-    """Up to where clients may be told."""
+    """The sequence up to which clients may be answered."""
     has: int
     moved_ms: int
     grown: float = 0.0
@@ -88,10 +94,11 @@ class _Slowed(msgspec.Struct):
 
 
 class AckPace:
-    """Of one partition, on its master."""
+    """The pace of answers of one partition, on its master."""
 
     def __init__(self, *, lag_max_bytes: int, is_of_slaves: bool = True) -> None:
-        """Without `is_of_slaves` it holds nobody back but for the sake of a target."""
+        """Without `is_of_slaves` answers wait for a target alone: where each write waits for slaves
+        anyhow, the master cannot run away from them."""
         self._is_of_slaves = is_of_slaves
         self._slowed: _Slowed | None = None
         self._close_bytes = lag_max_bytes // 2
@@ -117,7 +124,7 @@ class AckPace:
         now_ms: int,
         target: NodeId | None = None,
     ) -> int:
-        """Of what is done, clients may be told up to this sequence; `target` is to catch up."""
+        """The sequence up to which clients may be told of what is done; `target` is to catch up."""
         if not done:
             # The master's epoch has just begun: from nothing, no pace can be counted.
             return done
@@ -139,7 +146,7 @@ class AckPace:
         return min(done, max(end, self._released))
 
     def _end_of(self, node: NodeId, feed: Feed, last: int, now_ms: int) -> int | None:
-        """Up to where a slave lets its master go on; None: wherever that likes."""
+        """The sequence up to which a slave lets its master go on; None: without a bound."""
         lag_bytes = feed.lag_bytes(last)
         seen = self._seen.get(node)
         if seen is None or seen.feed is not feed:
@@ -161,7 +168,7 @@ class AckPace:
         return feed.has + seen.window_bytes // feed.record_bytes
 
     def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
-        """Up to where a target that is to catch up lets its master go on."""
+        """The sequence up to which a target that is to catch up lets its master go on."""
         if feed is None:
             self._slowed = None
             return done
@@ -183,12 +190,12 @@ class AckPace:
         return done if now_ms - slowed.moved_ms > STALLED_MS else int(slowed.end)
 
 
-# The master's side of one partition: what it sends to whom, and which writes are done.
+# The master's side of one partition: what it sends to which slave, and which writes are done.
 
 REPAIR_BYTES_MAX: Final = 4 << 20
-"""What one answer has of values, plus one."""
+"""Bytes of values in one answer, plus one value."""
 _PACE_S: Final = 0.05
-"""Answers that wait for a slave are looked at so often, where it says nothing."""
+"""How often answers that wait for a slave are looked at while the slave is silent."""
 
 
 def reached_of(store: PartitionStore) -> Reached:
@@ -207,7 +214,11 @@ class MasterReplication:
         sender_of: Callable[[NodeId], RecordSender | None],
         may_tell: Callable[[], bool],
     ) -> None:
-        """`may_tell`: whether clients may be told that writes are done."""
+        """`may_tell`: whether clients may be told that writes are done.
+
+        It asks for the lease once more, at the moment of the answer: a write that was taken under a
+        lease must not be acked after its end, when another master may not have it.
+        """
         self._partition = partition
         self._store = store
         self._config = config
@@ -217,11 +228,10 @@ class MasterReplication:
         self._copies: dict[NodeId, int] = {}
         self.slaves: tuple[NodeId, ...] = ()
         self.epoch = 0
-        """Of the records that are written from now on."""
+        """The epoch of the records that are written from now on."""
         self._is_immediate = config.ack == "memory" and config.min_replicas == 1
         self.acks = Acks(is_immediate=self._is_immediate, count=self._count)
         """Which writes may be called done."""
-        # Where a write waits for slaves anyhow, its master cannot run away from them.
         self._is_paced = config.min_replicas == 1
         self._pace = AckPace(lag_max_bytes=config.lag_max_bytes, is_of_slaves=self._is_paced)
         self._slowed_for: NodeId | None = None
@@ -233,8 +243,11 @@ class MasterReplication:
     def begin(
         self, epoch: int, slaves: tuple[NodeId, ...], *, slowed_for: NodeId | None = None
     ) -> None:
-        """An epoch with these slaves; its first record, which is empty, goes to the binlog. Call
-        `moved` once whoever writes knows of the epoch. `slowed_for` is let catch up.
+        """Begins an epoch with these slaves; its first record, which is empty, goes to the binlog.
+
+        The record makes earlier ones countable (raft §5.4.2, see `progress`), and shows slaves the
+        new epoch even if no client writes. Call `moved` once the writing commands know of the
+        epoch. Answers are slowed down for `slowed_for`.
         """
         store = self._store
         begins = store.last_sequence + 1
@@ -252,7 +265,12 @@ class MasterReplication:
         self._slowed_for = slowed_for
 
     def end(self, *, handed_to: NodeId | None = None) -> None:
-        """Another is master, or nobody; `handed_to` became it as it had all that is here."""
+        """Ends the time as master. `handed_to` became master by a hand-over, with all that is here.
+
+        Clients still wait for what was written before the freeze: all of it is on the new master,
+        so it is done. After a failover it may not be, and they are told to try again
+        (`test_what_was_written_before_a_freeze_is_done_once_its_target_leads`).
+        """
         if handed_to is not None and self._progress is not None:
             last = self._store.last_sequence
             self._progress.acked(handed_to, Reached(last, last, last), is_whole=True)
@@ -278,8 +296,12 @@ class MasterReplication:
     def try_sync(
         self, slave: NodeId, session: int, offer: SyncOffer, *, may_replace: bool = True
     ) -> SyncAnswer:
-        """`may_replace`: whether the slave knows of the partition what its master does. Before it
-        hears of a split it has to keep what is to be another partition's.
+        """Answers where a slave goes on.
+
+        `may_replace`: whether the slave knows as much of the partition as its master does. Before
+        it hears of a split it has to keep the keys that are to be another partition's: a copy
+        without them, or a rewind, would lose them (planted bug "a trimmed copy is taken for whole";
+        `test_a_slave_that_hears_late_of_a_split_keeps_what_is_split_off`).
         """
         store = self._store
         given = sync_answer(
@@ -306,8 +328,8 @@ class MasterReplication:
         return given
 
     def acked(self, slave: NodeId, standing: SlaveStanding) -> tuple[int, Gap] | None:
-        """How far a slave is; about how many bytes that is behind, and what is between the two.
-        None where nothing is sent to it under its session.
+        """Takes a slave's ack; returns about how many bytes it is behind, and what is between the
+        two. None where nothing is sent to it under its session.
         """
         sender = self._sender_of(slave)
         feed = None if sender is None else sender.feed(self._partition, standing.session)
@@ -323,7 +345,7 @@ class MasterReplication:
         return feed.lag_bytes(last), feed.gap(last)
 
     async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairKeysResponse:
-        """The present values of the first keys, and the position that they are of."""
+        """The present values of the first keys, and the position of that moment."""
         store = self._store
         last = store.last_sequence
         position = BinlogPosition(epoch_at(store.epochs, last), last)
@@ -344,7 +366,7 @@ class MasterReplication:
     def copy_begins(self, slave: NodeId, *, needs: int) -> None:
         """A copy is made for a slave, which will need records from a sequence on."""
         if self.acks.is_over:
-            return  # it was still being made
+            return  # This node stopped to be master while the copy was being made.
         self._copies[slave] = needs
         self._hold_records()
 
@@ -363,7 +385,7 @@ class MasterReplication:
         return 0 if self._progress is None else self._progress.count(sequence)
 
     def moved(self) -> None:
-        """There is more to send, or more is done."""
+        """Called when there is more to send, or more is done."""
         for slave in self.slaves:
             sender = self._sender_of(slave)
             if sender is not None:
@@ -371,11 +393,11 @@ class MasterReplication:
         self.tell()
 
     def tell(self) -> None:
-        """Let it be known that more is done, if it is and may be said."""
+        """Tells clients that more is done, if it is and they may be told."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
         is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
-        # Also once more where nobody is waited for any more, so that the acks tell that.
+        # Once more after the last wait has ended, so that the acks stop to be paced.
         was_paced = self.acks.is_paced or self.acks.is_immediate != self._is_immediate
         if (self.slaves and is_paced) or was_paced:
             done = self._paced(done)

@@ -1,10 +1,11 @@
-"""How far the replicas of a partition are, and what that lets a master say.
+"""How far the replicas of a partition are, and which writes a master may call done by that.
 
 No I/O. A master says that a write is done once it and `min_replicas - 1` slaves have it as the
-table asks (in memory, written or synced). A slave that repairs does not count: should it be needed
-to take over, it could not. Nor does anything count before the first record of the master's own
-epoch has got there: a record of an earlier one may still be cut by a later master that has not got
-it (raft §5.4.2); so a master begins its epoch with an empty record.
+table asks (in memory, written or synced). A slave that repairs does not count: it cannot take over,
+so that its copy protects nothing (`test_a_slave_that_repairs_does_not_count`). Nor does anything
+count before the first record of the master's own epoch has got there: a record of an earlier one
+may still be cut by a later master that has not got it (raft §5.4.2); so a master begins its epoch
+with an empty record (`test_nothing_is_done_before_the_first_record_of_the_epoch_is`).
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlaveProgress:
-    """What a master knows of its slaves, by what they acked in their present sessions."""
+    """The positions of a master's slaves, by what they acked in their present sessions.
+
+    By session: what a slave acked before a rewind may have been cut since.
+    """
 
     def __init__(self, *, ack: Ack, min_replicas: int, begins: int) -> None:
         """`begins` is the sequence of the first record of the master's epoch."""
@@ -44,7 +48,8 @@ class SlaveProgress:
         self._slaves[slave] = reached.by(self._ack) if is_whole else 0
 
     def lost(self, slave: NodeId) -> None:
-        """It is no slave any more, or begins a new session and will say what it has."""
+        """Forgets a slave that is none any more, or that begins a new session and will tell what it
+        has."""
         self._slaves.pop(slave, None)
 
     def done(self, own: Reached) -> int:
@@ -63,21 +68,21 @@ class SlaveProgress:
 
 
 class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica says of itself; the meta server chooses masters by it."""
+    """The state of a replica, as its node tells it; the meta server chooses masters by it."""
 
     position: BinlogPosition
-    """Of a master its last record; of others the last one that they ack."""
+    """The last record of a master; the last one that a slave acks."""
     is_whole: bool = True
-    """False while it repairs, or takes no records: it must not be master."""
+    """False while the replica repairs, or takes no records: it must not be master."""
     lag_bytes: int = 0
-    """Of a slave: about how far its master was ahead when it was heard last."""
+    """About how far a slave's master was ahead when it was heard last."""
     contact_ms: int | None = None
-    """Of a slave: so long ago its present master said how far it is; None: never yet."""
+    """How long ago a slave's present master told how far it is; None: never yet."""
     is_streaming: bool = False
-    """Of a slave: its master sends it records as they come."""
+    """A slave's master sends it records as they come."""
     copied_bytes: int = 0
-    """Of a whole copy that is under way to it: so much has come."""
+    """How much has come of a whole copy that is under way to a slave."""
     copy_bytes: int = 0
-    """Of so much; 0: none is under way."""
+    """The size of that copy; 0: none is under way."""
     gap: Gap | None = None
-    """Of a slave: what was between it and its master when that was heard last."""
+    """What was between a slave and its master when that was heard last."""

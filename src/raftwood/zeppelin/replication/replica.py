@@ -23,10 +23,14 @@ from raftwood.zeppelin.replication.wire import SlaveStanding
 
 
 class ServingLease:
-    """One node's; it counts from the moment that the question was sent which the server answered.
+    """How long a node may serve as master without the meta server.
 
-    The server waits longer than that before it makes another node master. It has to be of a
-    topology that this node has applied: else it may be master of less than it believes.
+    It counts from the moment at which the node sent the question that the server answered; the
+    server waits longer than that, from when it heard the question, before it makes another node
+    master. Without it a master that is cut off from the meta server, and not from its clients, goes
+    on beside its successor, and what it acks is undone later (planted bug "no lease"). An answer
+    renews the lease only once its topology is applied: the node would else go on as master of what
+    it no longer has (docs/decisions/0018).
     """
 
     def __init__(self) -> None:
@@ -39,20 +43,21 @@ class ServingLease:
         return now_ns < self.until_ns
 
 
-# This node's replica of one partition: what it is there, and what its users may do by that.
+# This node's replica of one partition: its role, and what clients may do by that.
 
 _log = get_logger("zeppelin")
 _NO_ACKS: Final = Acks(is_immediate=False, count=lambda _: 0)
 _NO_ACKS.end()
 _ASK_AGAIN_S: Final = 0.02
-"""While somebody reads here what is not done yet, the master is asked so often how far it is."""
+"""While a client's read on a slave waits for a record that is not done yet, the master is asked so
+often how far it is."""
 
 
 class ReplicaRole(Enum):
-    """What a node is to a partition."""
+    """A node's part in a partition."""
 
     NONE = 0
-    """It is not known who leads."""
+    """The topology names no master, or is not known yet."""
     MASTER = 1
     SLAVE = 2
 
@@ -66,7 +71,7 @@ class ReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
     sender_of: Callable[[NodeId], RecordSender | None]
     has_lease: Callable[[], bool]
     changed: "Callable[[PartitionReplica], None]"
-    """Hears at once that what may be done with a replica is something else."""
+    """Called at once when what clients may do with a replica has changed."""
 
 
 class PartitionReplica:
@@ -87,17 +92,17 @@ class PartitionReplica:
         self._leading: MasterReplication | None = None
         self._following: SlaveReplication | None = None
         self._has_failed_to_lead = False
-        """It is master and cannot be: another one is to be chosen."""
+        """This node is to be master and cannot: the meta server has to choose another."""
         self.acks = _NO_ACKS
-        """Which writes are done, of this tenure as master or of the last one; of a slave as its
-        present master tells it."""
+        """Which writes are done: of this time as master or the last one; on a slave, as its present
+        master tells it."""
         self._ask_timer: asyncio.TimerHandle | None = None
 
     # For commands.
 
     @property
     def role(self) -> ReplicaRole:
-        """As the topology says; a master may not be one yet, see `may_write`."""
+        """The role by the topology; a master may not serve yet, see `may_write`."""
         known = self._known
         if known is None or known.master is None:
             return ReplicaRole.NONE
@@ -114,21 +119,28 @@ class PartitionReplica:
 
     @property
     def is_leading(self) -> bool:
-        """Whether it is master, as far as it knows, by a lease that is on."""
+        """Whether this node is master, as far as it knows, under a lease that has not ended."""
         return self._leading is not None and self._may_lead()
 
     @property
     def may_write(self) -> bool:
         """Whether what is here is the latest there is, and may be written to.
 
-        While it is handed over it is neither: once this node has told how far it came, another may
-        be master before this one hears of it, and its lease may be on for long.
+        While it is handed over it is neither. Zeppelin's text refuses writes of a `stuck` partition
+        (section 2.3, step 5); reads wait here as well. Once this node has told how far it came,
+        another may be master before this one hears of it, under a lease that is still on: a read
+        here would not see what the new master has acked
+        (`test_a_frozen_partition_is_neither_read_nor_written_before_the_hand_over_is_over`).
         """
         known = self._known
         return known is not None and known.state is not PartitionState.STUCK and self.is_leading
 
     def read_durably(self, *, is_on: bool) -> None:
-        """Whether reads wait until what they tell is done."""
+        """Sets whether reads wait until the record that they tell of is done.
+
+        Without that, a client sees a value that a failover then undoes, and that no one ever wrote
+        as far as its writer was told (docs/decisions/0036; planted bug "reads do not wait").
+        """
         if is_on != (self.store.last_writes is not None):
             self.store.note_last_writes(is_on=is_on)
             if self._known is not None:
@@ -138,7 +150,8 @@ class PartitionReplica:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether clients wait for how far it is, as it becomes master then."""
+        """Whether clients wait until this replica has told how far it is: at a hand-over or split.
+        The node tells at once then, and not with the next heartbeat."""
         known = self._known
         return (
             known is not None
@@ -147,10 +160,12 @@ class PartitionReplica:
         )
 
     def report(self) -> PartitionReport:
-        """How far it is; not whole while it repairs, and then it may not become master."""
+        """How far this replica is; while it repairs it is not whole, and must not be master."""
         store, following = self.store, self._following
-        # A master that is frozen may still call done what it has not synced itself yet; of another
-        # replica counts what it acks: that is what must not be lost where its master is.
+        # A master tells its last record, synced or not: frozen, it may still sync it and call it
+        # done after this report, and a target with less would lose it. A slave tells what it acks
+        # by the table's rule: its master calls that done, so that a failover must find it
+        # (`test_a_slave_tells_the_meta_server_all_that_it_acks`).
         is_leading = self._leading is not None
         told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
         return PartitionReport(
@@ -168,7 +183,7 @@ class PartitionReplica:
 
     @property
     def partition_epoch(self) -> int:
-        """That of the topology."""
+        """The partition's epoch in the topology."""
         return 0 if self._known is None else self._known.epoch
 
     @property
@@ -180,7 +195,7 @@ class PartitionReplica:
         return self._following
 
     async def become(self, known: Partition) -> None:
-        """What the topology says of it now."""
+        """Takes over what the topology says of this partition now."""
         before, self._known = self._known, known
         if before == known:
             return
@@ -208,7 +223,11 @@ class PartitionReplica:
         self.lead_if_due()
 
     def lead_if_due(self) -> None:
-        """Begin the epoch that the topology has given to this node, once it may be used."""
+        """Begins the epoch that the topology has given to this node, once it has a lease.
+
+        Not before: the node may be starting with a topology from before it was declared down, and
+        another is master (`test_nobody_is_served_before_the_meta_server_has_answered`).
+        """
         known = self._known
         if known is None or known.master != self._context.node or self._following is not None:
             return
@@ -219,7 +238,8 @@ class PartitionReplica:
         if not self._may_lead():
             return
         if self.store.repairing is not None or self.store.epoch >= epoch:
-            # Its keys are of no one moment, or this topology is older than its records.
+            # Its keys are of no one moment, or this topology is older than its records: a master
+            # that wrote under an older epoch would break the order by which binlogs are compared.
             _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
             self._has_failed_to_lead = True
             return
@@ -234,7 +254,8 @@ class PartitionReplica:
             is_slowed = known.state is PartitionState.SLOWDOWN
             leading.begin(epoch, known.slaves, slowed_for=known.target if is_slowed else None)
         except RaftwoodError as error:
-            # Its disk takes nothing now; it is tried again with the next lease.
+            # The disk takes nothing now; the next lease tries again
+            # (`test_a_master_whose_disk_takes_nothing_says_that_it_cannot_lead`).
             _log.error("cannot lead now", partition=self.partition, reason=error.message)
             self._has_failed_to_lead = self._leading is None
             if self._leading is None:
@@ -248,9 +269,9 @@ class PartitionReplica:
     def answered(
         self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None, done: int | None
     ) -> None:
-        """What the master says to a standing: how far that is behind, None where it feeds nothing,
-        what is between the two, and up to where all is done, None where it does not say: then what
-        it has heard of counts.
+        """The master's answer to a standing: how far that is behind, None where it sends nothing;
+        what is between the two; and up to where all is done. None for the last: a master of release
+        0.1.0, with which all that it was told of counts as done.
         """
         if self._following is None or not self._following.answered(standing, lag_bytes, gap):
             return
@@ -261,21 +282,27 @@ class PartitionReplica:
             self._ask_timer = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_master)
 
     def _begin_acks_of_slave(self) -> None:
-        """What another master called done was of its own records."""
+        """Begins anew to count what is done: another master called its own records done, and this
+        one may have others under the same numbers."""
         before = self.acks
         self.acks = Acks(is_immediate=False, count=lambda _: 0, asked=self._ask_master)
         self._context.changed(self)
         before.end()
 
     def _replacing(self, is_beginning: bool) -> None:
-        """What was read here may be undone by that, and its record's number be another's then."""
+        """Ends the waits of reads while the store is rewound or replaced.
+
+        What was read here may be undone by that, and the number of the record that a read waits for
+        may be another record's afterwards: the read would be answered with a value that never was
+        (docs/decisions/0036; planted bug "what was read outlasts a rewind").
+        """
         if is_beginning:
             self.acks.end()
         elif self.role is ReplicaRole.SLAVE:
             self._begin_acks_of_slave()
 
     def _ask_master(self) -> None:
-        """How far things are, at the end of this turn of the loop."""
+        """Asks the master what is done, at the end of this turn of the loop."""
         if self._ask_timer is not None:
             self._ask_timer.cancel()
             self._ask_timer = None
@@ -293,17 +320,19 @@ class PartitionReplica:
 
     def _end_leading(self, *, handed_to: NodeId | None = None) -> None:
         leading, self._leading = self._leading, None
-        # First of all nobody writes any more: those who hear of the end go on with their requests.
+        # Writes are closed first: requests that hear of the end are sent again at once, and would
+        # be written here once more.
         self._context.changed(self)
         if leading is not None:
             leading.end(handed_to=handed_to)
 
     def _handed_to(self, before: Partition | None, known: Partition) -> NodeId | None:
-        """Who is master now because it had all that was written here; None: it may not have."""
+        """The new master if it has all that was written here, by a hand-over; None: it may not."""
         if before is None or before.state is not PartitionState.STUCK:
             return None
         is_target = before.target is not None and before.target == known.master
-        # The master before a failover is marked as one that may have more than others.
+        # A failover amid the freeze looks the same, but for the mark that the old master gets: what
+        # was written here must not be called done then.
         is_marked = self._context.node in known.lagging
         is_slave = self._context.node in known.slaves
         return known.master if is_target and is_slave and not is_marked else None

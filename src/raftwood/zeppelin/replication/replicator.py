@@ -6,7 +6,8 @@ what commands may do by each `PartitionReplica`.
 
 An `Acker` tells one master how far this node is with all partitions that it follows there. What has
 moved within one turn of the loop goes out in one call. Once in a while everything is told: the
-master answers which of it it knows nothing of, and by that a slave learns that it is fed no more.
+master answers for which partitions it sends nothing. By that a slave learns that its master has
+forgotten it, after a restart or a new session: otherwise it would wait for records for ever.
 """
 
 import asyncio
@@ -48,8 +49,8 @@ CALLS_MAX: Final = 8
 """Under way at a time: a master that is busy is told more at once."""
 CALLS_FAR_MAX: Final = 64
 APART_S: Final = 0.01
-"""A master that is far is told so often, as if it were near: else it would hear nothing for most of
-a round trip."""
+"""How often a far master is told, as if it were near: with one call at a time it would hear nothing
+for most of a round trip, and its clients would wait for that."""
 CHECK_INTERVAL_S: Final = 1.0
 _TIMEOUT_MS: Final = 3_000
 

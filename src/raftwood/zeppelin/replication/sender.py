@@ -1,12 +1,16 @@
 """Sends records to one slave node: all partitions that it follows, each in its turn.
 
 `SenderRules` says which partition is next, and how much of it, without I/O. Each that has something
-to send gets a slice in turn, so that a busy one does not keep others waiting; each has a window of
-bytes that the slave has not synced yet, so that a slow slave is never flooded.
+to send gets a slice in turn, so that a busy one does not keep others waiting (section 1.3 of
+Zeppelin's text, where each partition has a slice of time); each has a window of bytes that the
+slave has not synced yet, so that a slow slave is never flooded
+(`test_whatever_happens_no_turn_is_lost_and_windows_hold`).
 
 Nor is a slow link: what is under way over it is no more than the peer got of late within a moment
-(`Rate`: the delivery rate of BBR). All that is sent behind that waits for as long: pings, records
-of other partitions, and the last records of a partition that is handed over.
+(`Rate`: the delivery rate of BBR). What is queued in front of a slow link holds up all that is sent
+behind it: pings, so that the peer seems dead; records of other partitions; and the last records of
+a partition that is frozen for its hand-over
+(`test_a_link_is_used_in_full_and_what_is_sent_over_it_is_not_late`).
 """
 
 import asyncio
@@ -23,29 +27,32 @@ from raftwood.zeppelin.replication.wire import RECORDS, RecordsPart, encode_part
 
 SLICE_BYTES: Final = 256 << 10
 WINDOW_BYTES: Final = 4 << 20
-"""What one partition may have under way to one slave, plus what the link holds, and one slice."""
+"""Bytes that a partition may have under way to a slave, plus what the link holds, and a slice."""
 PEER_WINDOW_BYTES: Final = 32 << 20
-"""What all partitions together may have under way to one slave, plus one slice."""
+"""Bytes that all partitions together may have under way to one slave, plus one slice."""
 
 FLIGHT_MS: Final = 1_000
-"""No more is on the link than gets to the peer in so long, plus one slice. It is above the round
-trip of any link on earth, which is used in full by that."""
+"""The link holds no more than gets to the peer in this time, plus one slice. It is above the round
+trip of any link on earth, so that each is used in full."""
 FLIGHT_BYTES_MIN: Final = 256 << 10
 _SLICES: Final = 32
 """A flight has so many slices at the least: a message is taken, and acked, as a whole."""
 _RATE_FIRST_BYTES_PER_S: Final = 1 << 20
-"""Assumed until as much was sent as may be."""
+"""The rate that is assumed until a window was full for the first time."""
 _RATE_KNOWN_MS: Final = 3_000
 
 _Mark: TypeAlias = tuple[int, int, bool]
-"""Of a slice: when it was sent, what had got there by then, and whether no more might be sent."""
+"""The start of a measurement: when a slice was sent, how many bytes had arrived by then, and
+whether a window was full.
+"""
 
 
 class Rate:
-    """How fast a peer gets what is sent to it: the best of late.
+    """How fast a peer gets what is sent to it: the best rate of late.
 
-    Measured is what gets there from when a slice is sent until it is there itself. Where more might
-    have been sent, that shows that so much gets there, and not that no more would.
+    Measured is what arrives from the sending of a slice until it has arrived itself. Where more
+    could have been sent, the figure is a lower bound: an idle hour must not make a fast link look
+    slow.
     """
 
     __slots__ = (
@@ -70,7 +77,7 @@ class Rate:
 
     @property
     def in_flight_bytes(self) -> int:
-        """That are under way where nothing waits: what gets there within the least round trip."""
+        """The bytes on the link while nothing waits: what arrives within the least round trip."""
         return self.bytes_per_s * (self._round_trip_ms or 0) // 1_000
 
     def sent(self, size: int, now_ms: int, *, is_full: bool) -> _Mark:
@@ -90,12 +97,13 @@ class Rate:
         self._best = max(self._best, bytes_per_s)
 
     def lost(self, size: int) -> None:
-        """So much will not get there."""
+        """Takes out bytes that will not arrive."""
         self.under_way_bytes -= size
 
 
 class _Sent:
-    """The slices of a feed that have not got as far as one rate counts."""
+    """The slices of a feed that are under way, as one rate counts it: until they arrive, or until
+    they are synced."""
 
     __slots__ = ("_slices", "bytes", "rate")
 
@@ -109,7 +117,7 @@ class _Sent:
         self._slices.append((last, size, self.rate.sent(size, now_ms, is_full=is_full)))
 
     def got(self, sequence: int, now_ms: int) -> None:
-        """All up to a sequence got there."""
+        """Takes all slices up to a sequence for arrived."""
         slices = self._slices
         while slices and slices[0][0] <= sequence:
             _, size, mark = slices.popleft()
@@ -118,7 +126,7 @@ class _Sent:
 
 
 class Feed:
-    """What is sent of one partition to one slave."""
+    """The stream of one partition to one slave."""
 
     __slots__ = (
         "_arriving",
@@ -141,13 +149,13 @@ class Feed:
         arriving: Rate | None = None,
         syncing: Rate | None = None,
     ) -> None:
-        """The rates are of all that the peer gets."""
+        """The rates are those of the peer, over all its partitions."""
         self.partition = partition
         self.session = session
         self.next = first
         """The sequence to send next."""
         self.has = first - 1
-        """All up to this sequence the slave has synced."""
+        """The last sequence that the slave has synced."""
         self.is_queued = False
         self._arriving = _Sent(arriving or Rate())
         self._syncing = _Sent(syncing or Rate())
@@ -155,12 +163,13 @@ class Feed:
 
     @property
     def under_way_bytes(self) -> int:
-        """That the slave has not synced."""
+        """Bytes that were sent and that the slave has not synced."""
         return self._syncing.bytes
 
     @property
     def window_bytes(self) -> int:
-        """What may be under way; what a long link holds comes to that, or it were never full."""
+        """Bytes that may be under way. What a long link holds is added: with a fixed window a link
+        with a long round trip would be empty most of the time."""
         return WINDOW_BYTES + self._syncing.rate.in_flight_bytes
 
     @property
@@ -168,7 +177,7 @@ class Feed:
         return self.under_way_bytes < self.window_bytes
 
     def sent(self, *, count: int, size: int, now_ms: int, is_full: bool = True) -> None:
-        """`is_full`: no more may be sent by now."""
+        """`is_full`: this fills a window, so that no more may be sent now."""
         self.next += count
         for sent in (self._arriving, self._syncing):
             sent.add(self.next - 1, size, now_ms, is_full=is_full)
@@ -176,7 +185,7 @@ class Feed:
         self._sent_bytes += size
 
     def unsent_bytes(self, last: int) -> int:
-        """About: what is not sent counts as large as what was."""
+        """About how many bytes are not sent yet, by the average size of the records sent."""
         unsent = max(0, last + 1 - self.next)
         return unsent * self._sent_bytes // max(1, self._sent_count)
 
@@ -194,7 +203,7 @@ class Feed:
 
     @property
     def record_bytes(self) -> int:
-        """Of a record that was sent, on average."""
+        """The average size of the records that were sent."""
         return max(1, self._sent_bytes // max(1, self._sent_count))
 
     def acked(self, sequence: int, *, arrived: int, now_ms: int) -> None:
@@ -204,7 +213,7 @@ class Feed:
         self._syncing.got(sequence, now_ms)
 
     def lost(self) -> None:
-        """What is under way will not be acked."""
+        """Takes out what is under way: it will not be acked."""
         for sent in (self._arriving, self._syncing):
             sent.rate.lost(sent.bytes)
 
@@ -219,12 +228,12 @@ class SenderRules:
 
     @property
     def flight_bytes(self) -> int:
-        """What may be on the link; it is not known how much of that waits at its beginning."""
+        """Bytes that may be on the link, or wait at its beginning: the two cannot be told apart."""
         return max(FLIGHT_BYTES_MIN, self._arriving.bytes_per_s * FLIGHT_MS // 1_000)
 
     @property
     def slice_bytes(self) -> int:
-        """What one partition may send before the next has its turn."""
+        """Bytes that one partition may send before the next has its turn."""
         return min(SLICE_BYTES, self.flight_bytes // _SLICES)
 
     @property
@@ -238,7 +247,7 @@ class SenderRules:
         return len(self._feeds)
 
     def begin(self, partition: PartitionId, *, session: int, first: int) -> Feed:
-        """Feed a partition from a sequence on; what was fed before under another session ends."""
+        """Begins to send a partition from a sequence on; an earlier session ends."""
         self.end(partition)
         feed = self._feeds[partition] = Feed(
             partition,
@@ -259,7 +268,7 @@ class SenderRules:
     def end_all(self) -> None:
         self._feeds.clear()
         self._turns.clear()
-        # The next connection may take another way.
+        # The next connection may take another route, with another rate.
         self._arriving, self._syncing = Rate(), Rate()
 
     def sent(self, feed: Feed, *, count: int, size: int, now_ms: int) -> None:
@@ -281,16 +290,16 @@ class SenderRules:
         return None if feed is None else feed.has + 1
 
     def feed(self, partition: PartitionId, session: int) -> Feed | None:
-        """The one that is on, if it is of this session."""
+        """The present feed of a partition, if it is of this session."""
         feed = self._feeds.get(partition)
         return feed if feed is not None and feed.session == session else None
 
     def feeding(self, partition: PartitionId) -> Feed | None:
-        """The one that is on, whatever its session."""
+        """The present feed of a partition."""
         return self._feeds.get(partition)
 
     def grown(self, partition: PartitionId, last: int) -> bool:
-        """There is more of a partition; whether a turn of it has come up by that."""
+        """Notes that a partition has more records; returns whether it has queued for a turn now."""
         feed = self._feeds.get(partition)
         if feed is None or feed.is_queued or feed.next > last or not feed.has_room:
             return False
@@ -299,7 +308,7 @@ class SenderRules:
         return True
 
     def next(self) -> Feed | None:
-        """Whose turn it is; it goes to the end of the queue by `grown` where more is left."""
+        """The feed whose turn it is; `grown` puts it at the end of the queue where more is left."""
         if not self._turns or not self._has_room:
             return None
         feed = self._turns.popleft()
@@ -310,14 +319,15 @@ class SenderRules:
 # Sends records to one peer: all partitions that it follows, each in its turn.
 #
 # A turn is one message. Nothing is sent twice: a message that the connection loses ends the feeds,
-# and the slave, which hears that when it acks, offers its position anew.
+# and the slave, which hears that when it acks, offers its position anew. To send again from a guess
+# of what arrived would need a second way to find out where a slave is, beside TrySync.
 
 SLICES_MAX: Final = 4
-"""Of one message."""
+"""Slices in one message."""
 
 
 class RecordSender:
-    """What this node, as master, sends to one peer."""
+    """Sends the records of this node's partitions, as their master, to one peer."""
 
     def __init__(
         self, channel: Channel, store_of: Callable[[PartitionId], PartitionStore | None]
@@ -330,7 +340,7 @@ class RecordSender:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, partition: PartitionId, *, session: int, first: int) -> None:
-        """Send records from a sequence on, until something ends it."""
+        """Sends records from a sequence on, until something ends it."""
         self._rules.begin(partition, session=session, first=first)
         self._has_turns.set()
         self.grown(partition)
@@ -339,11 +349,11 @@ class RecordSender:
 
     def end(self, partition: PartitionId) -> None:
         self._rules.end(partition)
-        # Another's turn may have waited for the room that this made.
+        # Another partition may have waited for the room that this made.
         self._has_turns.set()
 
     def disconnected(self) -> None:
-        """What was under way is lost."""
+        """The connection was lost, and with it what was under way."""
         self._rules.end_all()
 
     def grown(self, partition: PartitionId) -> None:
@@ -353,11 +363,11 @@ class RecordSender:
             self._has_turns.set()
 
     def feed(self, partition: PartitionId, session: int) -> Feed | None:
-        """What is sent of a partition under a session; None where nothing is."""
+        """The feed of a partition under a session, if there is one."""
         return self._rules.feed(partition, session)
 
     def feeding(self, partition: PartitionId) -> Feed | None:
-        """What is sent of a partition; None where nothing is."""
+        """The feed of a partition, if there is one."""
         return self._rules.feeding(partition)
 
     def acked(self, feed: Feed, *, sequence: int, arrived: int) -> None:
@@ -387,7 +397,8 @@ class RecordSender:
             while parts := await self._turn():
                 if not self._channel.send(RECORDS, encode_parts(parts)):
                     self._rules.end_all()
-                # Between two turns others of this node have theirs.
+                # Other tasks of this node run between two turns, even while there is no end to
+                # send.
                 await asyncio.sleep(0)
 
     async def _turn(self) -> list[RecordsPart]:
@@ -413,7 +424,8 @@ class RecordSender:
         try:
             records = await store.records(first=feed.next, bytes_max=self._rules.slice_bytes)
         except OutOfRange:
-            # Purged beyond what a slow slave may hold back: it has to take a whole copy.
+            # The records are purged: a slow slave may hold back only so many. It has to take a
+            # whole copy, which is less than what it missed.
             self._rules.end(partition)
             return None
         if not records or self._rules.feed(partition, feed.session) is not feed:

@@ -4,6 +4,11 @@
 session that they agreed on, in exact sequence, and never an epoch below the last one. What it has
 already is known and passed over. A session that breaks any of this is over: the slave offers its
 position anew.
+
+Each of the four keeps out records of another past. A master that was replaced goes on sending until
+it hears of it. A message of an earlier session may arrive after a rewind, and bring back what was
+undone. A gap would never be filled, since the binlog is applied record by record. And an older
+epoch means that the sender was replaced (`tests/unit/zeppelin/replication/test_receiver_rules.py`).
 """
 
 import asyncio
@@ -53,26 +58,33 @@ from raftwood.zeppelin.replication.wire import (
 
 
 class RecordVerdict(Enum):
-    """What becomes of a record."""
+    """The decision about a record."""
 
     TAKE = 1
     KNOWN = 2
     RESYNC = 3
-    """Something between was lost, or this is no continuation: begin anew."""
+    """A record in between was lost, or this one does not follow: begin anew."""
 
 
 class ReceiverRules:
-    """One partition of a slave."""
+    """What one partition of a slave takes."""
 
     def __init__(self, *, master: NodeId) -> None:
         self.master = master
         self.session = 0
-        """Proposed or agreed on; 0: none. What it brings may overtake the master's answer."""
+        """The session that was proposed or agreed on; 0: none. Its records may overtake the
+        master's answer, so that a proposed one counts as well.
+        """
         self._epoch = 0
         self._last = 0
 
     def propose(self, session: int, *, epoch: int, last: int) -> None:
-        """A new session, from what is stored now; no other has ever had its number."""
+        """A new session, from what is stored now.
+
+        Its number was never used before, not even before a restart: a late message of a session
+        with the same number would be taken for one of this
+        (`test_sessions_of_a_slave_have_each_their_own_number`).
+        """
         self._epoch, self._last = epoch, last
         self.session = session
 
@@ -96,7 +108,12 @@ class ReceiverRules:
 
 
 def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
-    """What the keys get of a record: a write that has expired on the way deletes."""
+    """A record as its keys get it: a write that has expired on the way deletes.
+
+    Expiries are absolute, as the master wrote them. If they counted from the arrival, a key would
+    live longer on a slave than on its master, and come back after a failover (planted bug "relative
+    times to live").
+    """
     for write in record.writes:
         if write.expires_ms and write.expires_ms <= now_ms:
             break
@@ -119,7 +136,8 @@ AGAIN_S: Final = 0.1
 REPAIR_KEYS_MAX: Final = 1_000
 """Of one request."""
 SYNCS_MAX: Final = 16
-"""Partitions of a node that find out at the same time where to go on."""
+"""Partitions of a node that ask their masters at the same time where to go on: a node that starts
+with thousands of them would hold up every master."""
 COPIES_MAX: Final = 4
 """Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
 COPY_AGAIN_S: Final = 0.5
@@ -130,7 +148,7 @@ _log = get_logger("zeppelin")
 
 
 class SlaveContext:
-    """What all partitions of a node need to follow their masters."""
+    """What all partitions of a node share to follow their masters."""
 
     def __init__(
         self,
@@ -142,16 +160,17 @@ class SlaveContext:
         boot: int,
         throttle: CopyThrottle,
     ) -> None:
-        """`moved` hears that there is something to ack to a master."""
+        """`moved` is called when there is something to ack to a master."""
         self.environment = environment
         self.channel_of = channel_of
         self.moved = moved
         self.copies_folder = copies_folder
         self.sessions = count(boot << 32 | 1)
-        """Their numbers, of all partitions and over all times that one is followed."""
+        """Session numbers, for all partitions; the boot number in front keeps them apart from those
+        before a restart."""
         self.turns = asyncio.Semaphore(SYNCS_MAX)
         self.copied_bytes = self.streamed_bytes = 0
-        """That have come since the node was started: of whole copies, and of records."""
+        """Bytes that have come since the node was started: of whole copies, and of records."""
         self.copies = asyncio.Semaphore(COPIES_MAX)
         self.throttle = throttle
 
@@ -170,7 +189,8 @@ class SlaveReplication:
         *,
         replacing: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`replacing` hears when the store begins to be rewound or replaced, and when that ends."""
+        """`replacing` is called when the store begins to be rewound or replaced, and when that
+        ends."""
         self._partition = partition
         self._replacing = replacing
         self._store = store
@@ -181,15 +201,16 @@ class SlaveReplication:
         self.lag_bytes = 0
         """About how far the master was ahead when it was heard last."""
         self.gap: Gap | None = None
-        """At that time; None: the master tells none."""
+        """The gap at that time; None: the master tells none."""
         self.copied_bytes = self.copy_bytes = 0
-        """Of a whole copy that is under way, how much has come, and of how much; else 0."""
+        """How much has come of a whole copy that is under way, and its size; else 0."""
         self._incoming: IncomingCopy | None = None
         """A copy that has not come as a whole yet, maybe after several attempts."""
         self._contact_ns: int | None = None
         self._is_ended = False
         self._is_changing = False
-        """The store rewinds or restores, which is never given up half-way."""
+        """The store rewinds or restores, which is never given up half-way: engine and binlog would
+        be of two moments."""
         self._stop_listening = store.listen(self._moved)
 
     @property
@@ -198,7 +219,7 @@ class SlaveReplication:
         return self._rules is not None and self._rules.session != 0 and self._syncing is None
 
     def follow(self, master: NodeId, *, epoch: int) -> None:
-        """This master from now on, at this epoch of the partition."""
+        """Follows a master from now on, at this epoch of the partition."""
         self._epoch = epoch
         if self._rules is None:
             self._rules = ReceiverRules(master=master)
@@ -210,7 +231,7 @@ class SlaveReplication:
         self._begin_sync()
 
     async def end(self) -> None:
-        """Take no more; what is being done to the store is finished or given up first."""
+        """Takes no more; what is being done to the store is finished or given up first."""
         self._is_ended = True
         self._stop_listening()
         if self._syncing is not None:
@@ -224,7 +245,7 @@ class SlaveReplication:
     # What the master sends.
 
     def take(self, source: NodeId, part: ReceivedPart) -> None:
-        """Records, in one go: the binlog syncs them together."""
+        """Takes records in one go: the binlog syncs them together."""
         rules = self._rules
         if self._is_ended or rules is None:
             return
@@ -242,13 +263,14 @@ class SlaveReplication:
                     self._begin_sync()
                     return
         except RaftwoodError as error:
-            # The disk does not take more for now: go on from what it has taken.
+            # The disk takes no more for now. A new session goes on from what it has taken: to drop
+            # the records and keep the session would leave a gap.
             _log.warning("records are refused", partition=self._partition, reason=error.message)
             rules.session = 0
             self._begin_sync()
 
     def standing(self, master: NodeId) -> SlaveStanding | None:
-        """What to ack to a master; None while it has agreed on nothing."""
+        """The ack to a master; None while no session is agreed on."""
         rules = self._rules
         if rules is None or rules.master != master or not self.is_streaming:
             return None
@@ -260,8 +282,11 @@ class SlaveReplication:
     def answered(
         self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None = None
     ) -> bool:
-        """What the master says to a standing: how far that is behind, None where it feeds nothing
-        under its session. Answers whether it feeds this replica now.
+        """The master's answer to a standing: how far that is behind, None where it sends nothing
+        under its session. Returns whether it sends to this replica now.
+
+        "Nothing" is how a slave learns that its master has forgotten it, after a restart for
+        example: no record would ever come to tell it.
         """
         rules = self._rules
         if rules is None or rules.session != standing.session or not self.is_streaming:
@@ -274,7 +299,7 @@ class SlaveReplication:
         return True
 
     def contact_ms(self) -> int | None:
-        """So long ago the present master was heard; None: not yet."""
+        """How long ago the present master was heard; None: not yet."""
         if self._contact_ns is None:
             return None
         return (self._world.environment.clock.monotonic_ns() - self._contact_ns) // 1_000_000
@@ -290,7 +315,7 @@ class SlaveReplication:
             self._syncing = asyncio.get_running_loop().create_task(self._sync())
 
     async def _sync(self) -> None:
-        """Until the master streams, or this ends."""
+        """Tries until the master streams, or this ends."""
         world = self._world
         while True:
             pause_s, is_done = AGAIN_S, False
@@ -312,7 +337,7 @@ class SlaveReplication:
         self._moved()
 
     async def _try(self) -> SyncAnswer:
-        """Offer what there is, and do what is answered; a whole copy is still to be taken."""
+        """Offers the own position, and does what the master answers, but for a whole copy."""
         rules, store = self._rules, self._store
         assert rules is not None
         master = rules.master
@@ -332,7 +357,8 @@ class SlaveReplication:
             return WaitToSync()
         if isinstance(answer, StreamFrom):
             return answer
-        # Nothing is sent under this session: what comes of earlier ones is not taken either.
+        # The master sends nothing under this session. Records of earlier ones must not be taken
+        # either, while the store is rewound.
         rules.session = 0
         if isinstance(answer, CutAfter):
             return await self._rewind(channel, master, answer.sequence)
@@ -345,7 +371,8 @@ class SlaveReplication:
         return channel
 
     async def _rewind(self, channel: Channel, master: NodeId, after: int) -> SyncAnswer:
-        """Undo what the master has not got; then ask again, or take a copy."""
+        """Undoes what the master has not got; then the caller asks again, or takes a copy
+        (`test_what_the_new_master_has_not_got_is_undone_on_the_old_one`)."""
         keys = await self._store.touched(after=after)
         if keys is None:
             return FullSync("a flush has to be undone")
@@ -355,6 +382,8 @@ class SlaveReplication:
             wanted = keys[len(values) : len(values) + REPAIR_KEYS_MAX]
             request = RepairKeysRequest(self._partition, self._epoch, wanted)
             response = await channel.ask(REPAIR_KEYS, request, ASK_TIMEOUT_MS)
+            # All values must come from one master in one epoch: the position up to which the store
+            # repairs has to be behind every one of them.
             if until is not None and response.position.epoch != until.epoch:
                 raise Unavailable("the master began another epoch meanwhile")
             until = response.position
@@ -365,7 +394,7 @@ class SlaveReplication:
         return WaitToSync()
 
     async def _copy(self, reason: str) -> None:
-        """Take all of it anew, or what is left of that."""
+        """Takes a whole copy, or what is left of one that broke off."""
         world = self._world
         assert self._rules is not None
         master = self._rules.master
@@ -412,15 +441,20 @@ class SlaveReplication:
             self._replacing(False)
 
     def _check_still_master(self, master: NodeId) -> None:
-        """What one master has not got, the next one may have chosen this replica, or itself, for:
-        only the present one has anything cut or replaced.
+        """`Unavailable` where the master has changed since it answered.
+
+        Only the present master may have records cut or replaced here. Those that the last one has
+        not got may be acked writes of the present one, or the reason why this very replica is
+        chosen next.
         """
         if self._rules is None or self._rules.master != master:
             raise Unavailable(f"{master} is master no more: the next one is asked")
 
 
 async def _kept(incoming: IncomingCopy, error: BaseException) -> IncomingCopy | None:
-    """What has come of a copy, where its master may have gone away for a moment."""
+    """Keeps what has come of a copy, where its master may be away for a moment only: hundreds of
+    gigabytes must not begin at the first byte for a broken connection
+    (`test_a_copy_that_breaks_off_goes_on_with_the_files_that_it_lacks`)."""
     if isinstance(error, Unavailable) and not isinstance(error, DiskFull):
         await incoming.close()
         return incoming
