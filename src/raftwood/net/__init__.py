@@ -19,7 +19,7 @@ the event loop fairly among them; `http_listener` is HTTP behind the same bounds
             answer = await connection.call(ECHO, b"hello", timeout_ms=1000)
 """
 
-from raftwood.net.channel import Backoff, Channel
+from raftwood.net.channel import Channel
 from raftwood.net.client import Connection, Stream, connect
 from raftwood.net.frames import Payload
 from raftwood.net.handshake import ClientCredentials, ServerCredentials
@@ -39,7 +39,6 @@ from raftwood.net.server import Server
 from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
 
 __all__ = [
-    "Backoff",
     "Call",
     "Channel",
     "ClientCredentials",

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Cancelled,
@@ -47,7 +48,6 @@ from raftwood.dlog.errors import BookieReadOnly, BookieUnavailable
 from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest, AddSink
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     Connection,

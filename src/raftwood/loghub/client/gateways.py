@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
@@ -36,7 +37,6 @@ from raftwood.loghub.wire import (
     encode_control,
 )
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,
