@@ -59,10 +59,10 @@ _BACKOFF: Final = Backoff(first_ms=20, longest_ms=1_000)
 _LIMITS: Final = ClientLimits(
     connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
 )
-_PAUSE_FIRST_S: Final = 0.01
+_LOOK_S: Final = 0.01
+_PAUSE: Final = Backoff(first_ms=10, longest_ms=500)
 _REFUSALS_S: Final = 2.0
 """So long a gateway may not have heard of a key that was just made."""
-_PAUSE_LONGEST_S: Final = 0.5
 _REPEATABLE: Final = (
     GetCheckpoints,
     GetLogstore,
@@ -146,7 +146,7 @@ class Gateways:
                 raise Unauthenticated(refusal.message)
             if loop.time() >= deadline:
                 raise self._reason()
-            await asyncio.sleep(_PAUSE_FIRST_S)
+            await asyncio.sleep(_LOOK_S)
 
     def _reason(self) -> Unavailable:
         last = next((each.last_error for each in self._channels if each.last_error), None)
@@ -187,7 +187,7 @@ class Gateways:
                 if isinstance(error, ConnectionLost | DeadlineExceeded) and not is_repeatable:
                     raise
                 reason = error
-            pause_s = min(_PAUSE_LONGEST_S, _PAUSE_FIRST_S * (1 << min(attempts, 10)))
+            pause_s = _PAUSE.delay_s(attempts, self._environment.random)
             if deadline is None:
                 deadline = loop.time() + timeout_ms / 1000
             if loop.time() + pause_s >= deadline:

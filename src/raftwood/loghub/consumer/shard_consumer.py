@@ -5,11 +5,13 @@ what follows from how a state's task ended. While process() runs, the next read 
 """
 
 import asyncio
+import random
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final, Literal
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, LeaseTenure
@@ -23,9 +25,7 @@ from raftwood.loghub.errors import LeaseLost
 _log = get_logger("consumer")
 
 Start = Literal["begin", "end"]
-READ_PAUSE_S: Final = 0.2
-"""After a read that failed, or found nothing at once."""
-READ_PAUSE_LONGEST_S: Final = 5.0
+_READ_PAUSE: Final = Backoff(first_ms=250, longest_ms=5_000)
 
 
 class ShardConsumerState(Enum):
@@ -72,6 +72,7 @@ class ShardConsumer:
         tracker: AsyncCheckpointTracker,
         tenure: LeaseTenure,
         meter: ShardMeter,
+        random_source: random.Random,
         *,
         start: Start,
     ) -> None:
@@ -92,7 +93,8 @@ class ShardConsumer:
         self._position = ""
         self._reading: asyncio.Task[ShardRead] | None = None
         self._stopping: asyncio.Task[Literal[True]] | None = None
-        self._pause_s = READ_PAUSE_S
+        self._random = random_source
+        self._read_failures = 0
 
     def stop(self, reason: StopReason) -> None:
         """End behind the call of process() that is under way."""
@@ -224,10 +226,10 @@ class ShardConsumer:
                 if not error.retriable:
                     raise
                 self.meter.totals.read_failures += 1
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = min(self._pause_s * 2, READ_PAUSE_LONGEST_S)
+                await asyncio.sleep(_READ_PAUSE.delay_s(self._read_failures, self._random))
+                self._read_failures += 1
             else:
-                self._pause_s = READ_PAUSE_S
+                self._read_failures = 0
                 return read
 
     async def _next_read(self) -> ShardRead | None:
