@@ -7,14 +7,24 @@ checked as well.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, Unauthenticated, Unavailable
+from raftwood.base.errors import (
+    DeadlineExceeded,
+    DiskFull,
+    InvalidInput,
+    NotFound,
+    NotLeader,
+    Overloaded,
+    RaftwoodError,
+    Unauthenticated,
+    Unavailable,
+)
 from raftwood.net import (
     Channel,
     ClientCredentials,
@@ -27,7 +37,27 @@ from raftwood.net import (
 )
 from raftwood.net.identity import CLIENT_ROLE, split_address, store_identity, store_of
 
-_BACKOFF = Backoff(first_ms=20, longest_ms=500)
+ATTEMPT_MS: Final = 2_000
+"""After so long without an answer another store is asked, and twice as long each time after that:
+an attempt has to outlast a slow commit."""
+ATTEMPT_MS_MAX: Final = 32_000
+_BACKOFF: Final = Backoff(first_ms=20, longest_ms=500)
+_RETRY_BACKOFF: Final = Backoff(first_ms=6, longest_ms=200)
+"""Between two attempts of one request."""
+_Answer = TypeVar("_Answer")
+
+
+def attempt_ms(silences: int) -> int:
+    """How long the next attempt may take after so many in a row without an answer."""
+    return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))
+
+
+def silence(what: str, reason: RaftwoodError | None = None) -> DeadlineExceeded:
+    """The error when time is over; `reason` is how the last attempt failed."""
+    said = f" ({reason.message})" if reason is not None else ""
+    return DeadlineExceeded(
+        f"{what} did not answer in time{said}: see that a majority of its stores runs"
+    )
 
 
 class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +181,50 @@ class Stores:
             if store != asked:
                 self._leaders[group] = store
                 return
+
+    def note_failure(self, group: int, error: RaftwoodError, *, asked: int) -> None:
+        """An attempt failed: decide which store is asked next."""
+        if isinstance(error, NotLeader):
+            # A store that just died leads on in the memory of the others, for a moment.
+            leader = self._channels.get(error.leader)
+            is_there = leader is not None and leader.is_connected
+            self.heard_of_leader(group, error.leader if is_there else 0, asked=asked)
+        elif not isinstance(error, Overloaded | DiskFull):
+            self.try_another(group, asked=asked)
+
+    def pauses_s(self) -> Iterator[float]:
+        """The pauses between the attempts of one request."""
+        return _RETRY_BACKOFF.delays_s(self._environment.random)
+
+    async def ask_until_answered(
+        self,
+        group: int,
+        attempt: Callable[[int, int], Awaitable[_Answer]],
+        failed: Callable[[RaftwoodError, int], None],
+        *,
+        what: str,
+        deadline: float,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """Ask the store that leads the group, or may know who does, until one answers.
+
+        `attempt` asks a store, for so many milliseconds. `failed` takes in why it did not answer,
+        and raises where asking again is of no use. The server itself may wait for `wait_ms`.
+        """
+        loop = asyncio.get_running_loop()
+        pauses_s = self.pauses_s()
+        silences = 0
+        reason: RaftwoodError | None = None
+        while (remaining_ms := int((deadline - loop.time()) * 1000)) > 0:
+            asked = self.guess(group)
+            try:
+                return await attempt(asked, min(remaining_ms, attempt_ms(silences) + wait_ms))
+            except (Unavailable, DeadlineExceeded, NotFound) as error:
+                failed(error, asked)
+                silences += isinstance(error, DeadlineExceeded)
+                reason = error
+            await asyncio.sleep(min(next(pauses_s), max(0.0, deadline - loop.time())))
+        raise silence(what, reason)
 
     async def close(self) -> None:
         for channel in [*self._gone, *self._channels.values()]:
