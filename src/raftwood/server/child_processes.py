@@ -5,15 +5,36 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import BinaryIO, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final, Self
 
 from raftwood.base.errors import InternalError
 
+CHILD_MODULE: Final = "raftwood.cli.child_process"
 _START_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 10.0
 _PORTS = range(15_000, 30_000)
+
+
+def child_command(arguments: Sequence[str], *, module: str = CHILD_MODULE) -> list[str]:
+    """What runs a module in this Python."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def child_options(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """How a child is started: it has no settings of its parent's but these.
+
+    The child sees by the end of its standard input that its parent has ended. An interrupt at the
+    terminal is the parent's, which ends its children itself.
+    """
+    inherited = {key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key}
+    return {
+        "stdin": subprocess.PIPE,
+        "env": inherited | dict(variables or {}),
+        "start_new_session": True,
+    }
 
 
 class ChildProcesses:
@@ -41,16 +62,7 @@ class ChildProcesses:
         """
         with self._open_log(name) as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "raftwood.cli.child_process",
-                *arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env={key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key},
-                # An interrupt at the terminal is the parent's: it ends its children itself.
-                start_new_session=True,
+                *child_command(arguments), stdout=subprocess.PIPE, stderr=log, **child_options()
             )
         before = self._processes.get(name)
         if before is not None:
