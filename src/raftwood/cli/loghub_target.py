@@ -15,7 +15,6 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import check_stream_names
-from raftwood.net import Secret
 from raftwood.server.cluster import client_tls
 from raftwood.server.event_loop import run
 from raftwood.server.settings import Settings
@@ -77,7 +76,7 @@ class HubTarget:
         return HubAccess(
             addresses=addresses_of(self.gateways or client.gateways),
             key_id=key,
-            secret=Secret(client.access_secret.reveal().encode()),
+            secret=client.access_secret.as_key(),
             tls=client_tls(settings),
         )
 

@@ -88,7 +88,7 @@ class AsyncLogHubClient:
         access = HubAccess(
             addresses=addresses_of(addresses),
             key_id=key_id,
-            secret=Secret(secret.encode() if isinstance(secret, str) else secret),
+            secret=Secret(secret).as_key(),
             tls=tls,
         )
         gateways = Gateways(environment, access)

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from raftwood.base.errors import DeadlineExceeded, NotLeader, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.net import Connection, Method, Payload, TypedMethod
 from raftwood.net.stores import ATTEMPT_MS, Stores, silence
@@ -74,7 +74,7 @@ class ShardLink:
 
         def failed(error: RaftwoodError, asked: int) -> None:
             nonlocal missing, request
-            missing += isinstance(error, ShardNotFound)
+            missing += isinstance(error, LogShardNotFound)
             if missing >= MISSING_MAX:
                 raise error
             self.note(error, asked=asked)
