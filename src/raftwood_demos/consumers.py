@@ -184,8 +184,8 @@ class ConsumerProcesses:
             in_folder=True,
             variables={
                 "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
-                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
-                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
+                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key,
+                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_secret,
             },
         )
         return self._processes[name].pid

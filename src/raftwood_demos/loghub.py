@@ -441,7 +441,10 @@ async def run(folder: str, plan: StreamPlan, listener: StreamListener) -> Stream
             began = time.perf_counter()
             key = await demo.start(environment)
             async with await AsyncLogHubClient.connect(
-                environment, list(demo.gateways.values()), key_id=key.id, secret=key.secret
+                environment,
+                list(demo.gateways.values()),
+                access_key=key.id,
+                access_secret=key.secret,
             ) as client:
                 await demo.make_stream(client, began)
                 await _play(demo, load, client, plan)

@@ -373,8 +373,8 @@ class Shipping:
                 lines_per_minute=plan.server_lines_per_minute,
                 ring=RING,
                 receivers=tuple(self._receivers.addresses.values()),
-                access_key=loghub.access_key_id,
-                access_secret=loghub.access_key_secret,
+                access_key=loghub.access_key,
+                access_secret=loghub.access_secret,
             )
             for number in self._numbers
         ]

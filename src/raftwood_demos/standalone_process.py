@@ -62,7 +62,7 @@ class StandaloneProcess:
     def client(self) -> LogHubClient:
         part = self.loghub
         return LogHubClient.connect(
-            part.native, key_id=part.access_key_id, secret=part.access_key_secret
+            part.native, access_key=part.access_key, access_secret=part.access_secret
         )
 
 

@@ -75,8 +75,8 @@ class HubTarget:
                 )
         return HubAccess(
             addresses=addresses_of(self.gateways or client.gateways),
-            key_id=key,
-            secret=client.access_secret.as_key(),
+            access_key=key,
+            access_secret=client.access_secret.as_key(),
             tls=client_tls(settings),
         )
 
@@ -92,8 +92,8 @@ async def _connected(environment: Environment, access: HubAccess) -> AsyncLogHub
         await gateways.close()
         if isinstance(error, Unauthenticated):
             raise Unauthenticated(
-                f"no gateway takes access key {access.key_id}: {error.message}. An operator sees "
-                "with `raftwood key list` whether there is such a key"
+                f"no gateway takes access key {access.access_key}: {error.message}. An operator "
+                "sees with `raftwood key list` whether there is such a key"
             ) from error
         raise
     return AsyncLogHubClient(environment, gateways, timeout_ms=CALL_MS)

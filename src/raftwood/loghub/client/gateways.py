@@ -84,8 +84,8 @@ class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Where gateways are, and the access key that a client shows them."""
 
     addresses: tuple[str, ...]
-    key_id: str
-    secret: Secret
+    access_key: str
+    access_secret: Secret
     tls: ClientTls | None = None
 
 
@@ -116,8 +116,8 @@ class Gateways:
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=CLUSTER,
-            identity=Identity(role=KEY_ROLE, node_id=access.key_id),
-            secret=access.secret,
+            identity=Identity(role=KEY_ROLE, node_id=access.access_key),
+            secret=access.access_secret,
         )
 
         async def dial() -> Connection:
