@@ -49,6 +49,8 @@ class DemoProcess:
                 cwd=folder if in_folder else None,
                 **child_options(variables),
             )
+        assert self._process.stdin is not None
+        self.input: IO[bytes] = self._process.stdin
 
     @property
     def pid(self) -> int:
@@ -57,11 +59,6 @@ class DemoProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
-
-    @property
-    def input(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
 
     @property
     def output(self) -> IO[bytes]:

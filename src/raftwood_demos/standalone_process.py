@@ -1,19 +1,15 @@
 """`raftwood standalone` as a process of a demo; it ends when the demo does, however that ended."""
 
-import socket
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
-from raftwood.base.errors import InternalError
 from raftwood.loghub.client import LogHubClient
-from raftwood.server.child_processes import free_addresses
+from raftwood.server.child_processes import free_ports_in_a_row
 from raftwood.server.parts import LogHubPart, Parts
 from raftwood.server.standalone import PORTS
 from raftwood_demos.processes import DemoProcess, end_all
-
-_PORT_TRIES: Final = 20
 
 
 class StandaloneProcess:
@@ -33,7 +29,12 @@ class StandaloneProcess:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        arguments = ("--data", f"{self._folder}/data", "--port-base", str(_free_base()))
+        arguments = (
+            "--data",
+            f"{self._folder}/data",
+            "--port-base",
+            str(free_ports_in_a_row(PORTS)),
+        )
         self._process = DemoProcess(
             self._folder,
             "standalone",
@@ -64,22 +65,3 @@ class StandaloneProcess:
         return LogHubClient.connect(
             part.native, access_key=part.access_key, access_secret=part.access_secret
         )
-
-
-def _free_base() -> int:
-    """The first of some ports in a row that nobody uses at the moment."""
-    for _ in range(_PORT_TRIES):
-        base = int(free_addresses(1)[0].rpartition(":")[2])
-        if base + PORTS < 65_535 and _are_free(range(base, base + PORTS)):
-            return base
-    raise InternalError(f"no {PORTS} ports in a row are free on this machine: end what uses them")
-
-
-def _are_free(ports: range) -> bool:
-    for port in ports:
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True

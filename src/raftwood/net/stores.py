@@ -7,8 +7,9 @@ checked as well.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ from raftwood.net import (
     Secret,
     connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import CLIENT_ROLE, split_address, store_identity, store_of
 
 ATTEMPT_MS: Final = 2_000
@@ -73,6 +75,21 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
     )
 
+    def connector(
+        self, environment: Environment, address: str, server: Identity | None = None
+    ) -> Connector:
+        """Makes one attempt to connect; a server that is named must prove that it is this one."""
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=self.cluster,
+            identity=Identity(role=self.role, node_id=self.name),
+            secret=self.secret,
+            server=server,
+        )
+        return partial(
+            connect, host, port, credentials, environment.random, limits=self.limits, tls=self.tls
+        )
+
 
 class Stores:
     """Connections by store, and a guess at each group's leader."""
@@ -99,31 +116,10 @@ class Stores:
             if store in self._channels:
                 self._gone.append(self._channels[store])
             self._addresses[store] = address
-            channel = Channel(self._connector(store, address), self._environment.random, _BACKOFF)
+            connector = self._network.connector(self._environment, address, store_identity(store))
+            channel = Channel(connector, self._environment.random, _BACKOFF)
             self._channels[store] = channel
             channel.start()
-
-    def _connector(self, store: int, address: str) -> Callable[[], Coroutine[Any, Any, Connection]]:
-        network = self._network
-        host, port = split_address(address)
-        credentials = ClientCredentials(
-            cluster_id=network.cluster,
-            identity=Identity(role=network.role, node_id=network.name),
-            secret=network.secret,
-            server=store_identity(store),
-        )
-
-        async def dial() -> Connection:
-            return await connect(
-                host,
-                port,
-                credentials,
-                self._environment.random,
-                limits=network.limits,
-                tls=network.tls,
-            )
-
-        return dial
 
     def known(self) -> list[int]:
         return sorted(self._channels)
@@ -272,17 +268,9 @@ async def _ask(
     ask_members: AskMembers,
     timeout_ms: int,
 ) -> _Found | RaftwoodError:
-    host, port = split_address(address)
-    credentials = ClientCredentials(
-        cluster_id=network.cluster,
-        identity=Identity(role=network.role, node_id=network.name),
-        secret=network.secret,
-    )
+    connector = network.connector(environment, address)
     try:
-        connection = await connect(
-            host, port, credentials, environment.random, limits=network.limits, tls=network.tls
-        )
-        async with connection:
+        async with await connector() as connection:
             own = {store_of(connection.server): address}
             try:
                 return own, await ask_members(connection, timeout_ms)

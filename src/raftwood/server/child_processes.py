@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, BinaryIO, Final, Self
 
 from raftwood.base.errors import InternalError
@@ -122,16 +123,27 @@ def free_addresses(count: int) -> list[str]:
     Their ports are below those that the system gives to connections: one of these could take the
     port of a server that is away for a moment, and the server could not come back.
     """
-    found: list[str] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            # As servers do: connections that ended here a moment ago are no obstacle to them.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(f"127.0.0.1:{port}")
-        if len(found) == count:
-            return found
-    raise InternalError(f"no {count} ports are free on this machine: end what uses them")
+    ports = random.sample(_PORTS, len(_PORTS))
+    found = [f"127.0.0.1:{port}" for port in islice(filter(_is_free, ports), count)]
+    if len(found) < count:
+        raise InternalError(f"no {count} ports are free on this machine: end what uses them")
+    return found
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of them."""
+    for first in random.sample(_PORTS, len(_PORTS)):
+        if all(map(_is_free, range(first, first + count))):
+            return first
+    raise InternalError(f"no {count} ports in a row are free on this machine: end what uses them")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that ended here a moment ago are no obstacle to them.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,7 +1,8 @@
 """The gateways as a client knows them: a connection to each, and the next one where one fails."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,7 +42,6 @@ from raftwood.net import (
     ClientCredentials,
     ClientLimits,
     ClientTls,
-    Connection,
     Identity,
     Method,
     Payload,
@@ -49,6 +49,7 @@ from raftwood.net import (
     TypedMethod,
     connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import split_address
 
 Request = TypeVar("Request")
@@ -110,27 +111,22 @@ class Gateways:
         # Clients begin with different gateways, which spreads the load.
         self._turn = environment.random.randrange(len(self._channels))
 
-    def _connector(
-        self, access: HubAccess, address: str
-    ) -> Callable[[], Coroutine[Any, Any, Connection]]:
+    def _connector(self, access: HubAccess, address: str) -> Connector:
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=CLUSTER,
             identity=Identity(role=KEY_ROLE, node_id=access.access_key),
             secret=access.access_secret,
         )
-
-        async def dial() -> Connection:
-            return await connect(
-                host,
-                port,
-                credentials,
-                self._environment.random,
-                limits=_LIMITS,
-                tls=access.tls,
-            )
-
-        return dial
+        return partial(
+            connect,
+            host,
+            port,
+            credentials,
+            self._environment.random,
+            limits=_LIMITS,
+            tls=access.tls,
+        )
 
     async def start(self, timeout_ms: int) -> None:
         """Connect; one gateway that answers is enough."""

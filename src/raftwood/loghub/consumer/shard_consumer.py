@@ -94,7 +94,6 @@ class ShardConsumer:
         self._reading: asyncio.Task[ShardRead] | None = None
         self._stopping: asyncio.Task[Literal[True]] | None = None
         self._random = random_source
-        self._read_failures = 0
 
     def stop(self, reason: StopReason) -> None:
         """End behind the call of process() that is under way."""
@@ -219,18 +218,15 @@ class ShardConsumer:
 
     async def _read(self, position: str) -> ShardRead:
         """What can be tried again is, for as long as the shard is this worker's."""
+        pauses_s = _READ_PAUSE.delays_s(self._random)
         while True:
             try:
-                read = await self._source.read(self.lease.shard, position)
+                return await self._source.read(self.lease.shard, position)
             except RaftwoodError as error:
                 if not error.retriable:
                     raise
                 self.meter.totals.read_failures += 1
-                await asyncio.sleep(_READ_PAUSE.delay_s(self._read_failures, self._random))
-                self._read_failures += 1
-            else:
-                self._read_failures = 0
-                return read
+                await asyncio.sleep(next(pauses_s))
 
     async def _next_read(self) -> ShardRead | None:
         """None where it is told to stop meanwhile."""
