@@ -3,7 +3,7 @@
 `discover` starts from addresses alone: each server that answers says which store it is, and which
 others it knows. A server proves that it knows the clients' secret. That it is one certain store it
 could not prove either way, as the secret is the same for all of them; with TLS the host's name is
-checked as well.
+checked as well. `Stores.ask_until_answered` follows a group's leader with one request.
 """
 
 import asyncio
