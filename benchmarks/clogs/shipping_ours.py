@@ -75,14 +75,14 @@ def running_standalone(folder: pathlib.Path, *, files_folder: str = "") -> Itera
             parts = _parts(ready, process)
             loghub = parts.loghub
             with LogHubClient.connect(
-                loghub.native, key_id=loghub.access_key_id, secret=loghub.access_key_secret
+                loghub.native, access_key=loghub.access_key, access_secret=loghub.access_secret
             ) as client:
                 client.create_project(PROJECT)
                 client.create_logstore(PROJECT, LOGSTORE, shard_count=1)
             yield Receiving(
                 address=parts.clogs[0],
-                key=loghub.access_key_id,
-                secret=loghub.access_key_secret,
+                key=loghub.access_key,
+                secret=loghub.access_secret,
                 process=process.pid,
             )
         finally:

@@ -73,7 +73,7 @@ async def load(environment: Environment, given: argparse.Namespace, key: Key) ->
     stream = filled(given.bytes, CONSUME_ARROW)
     given.way = CONSUME_ARROW
     async with await AsyncLogHubClient.connect(
-        environment, given.addresses, key_id=key.id, secret=key.secret
+        environment, given.addresses, access_key=key.id, access_secret=key.secret
     ) as client:
         await fill(client, given)
         store = SqlLeaseStore(

@@ -170,7 +170,7 @@ async def _one_by_one(reader: Any) -> AsyncIterator[int]:
 async def load(environment: Environment, given: argparse.Namespace, key: Key) -> None:
     progress = Progress()
     async with await AsyncLogHubClient.connect(
-        environment, given.addresses, key_id=key.id, secret=key.secret
+        environment, given.addresses, access_key=key.id, access_secret=key.secret
     ) as client:
         if given.way.startswith(CONSUME):
             await fill(client, given)

@@ -94,7 +94,9 @@ class LogHubUnderSpark:
             key_file = pathlib.Path(layout.folder, "key.json")
             key = msgspec.json.decode(key_file.read_bytes(), type=Key)
             address = gateway_address(layout)
-            with LogHubClient.connect(address, key_id=key.id, secret=key.secret) as client:
+            with LogHubClient.connect(
+                address, access_key=key.id, access_secret=key.secret
+            ) as client:
                 for name in ("arrow", "groups", SUNK):
                     client.create_logstore(PROJECT, name, shard_count=SHARDS)
                 fill_logstore(client, PROJECT, "arrow", records, is_arrow=True)

@@ -32,7 +32,7 @@ from raftwood.server.group_membership import (
     wait_until_caught_up,
 )
 from raftwood.server.store import DESCRIBE
-from raftwood_demos.store_processes import StoreProcesses
+from raftwood_demos.store_processes import StoreProcesses, store_name
 from raftwood_demos.story import Story, StoryStep
 
 PREFIX = "demo/"
@@ -197,7 +197,7 @@ class ClusterOutcome(msgspec.Struct, frozen=True):
     catch_up_ms: float
     """From the restart of the killed store until it had what the leader had."""
     longest_pause_ms: float
-    exit_statuses: dict[int, int]
+    exit_statuses: dict[str, int]
     """Of the stores that were told to end."""
     verdict: ClusterVerdict
 
@@ -256,7 +256,7 @@ class _Demo:
 
     async def _add_store(self) -> None:
         address = self._processes.addresses[LATER]
-        await self._processes.start(LATER, joins=True)
+        await self._processes.start_store(LATER, joins=True)
         await add_learner(self._stores, METASTORE_GROUP, LATER, address)
         self._tell(f"store {LATER} is started with --join and added as a learner")
         began = time.perf_counter()
@@ -271,12 +271,12 @@ class _Demo:
         await self._load.next_ack_ms()
         self.hand_over_ms = self._load.recent_pause_ms
         self._tell(f"store {leader}, which led, handed over and was removed; {status.store} leads")
-        self._processes.stop(leader)
-        await self._processes.wait(leader)
+        self._processes.stop(store_name(leader))
+        await self._processes.wait(store_name(leader))
 
     async def _restart(self, store: int) -> None:
         began = time.perf_counter()
-        await self._processes.start(store)
+        await self._processes.start_store(store)
         await wait_until_caught_up(self._stores, METASTORE_GROUP, store, wait_s=_WAIT_S)
         self.catch_up_ms = (time.perf_counter() - began) * 1000
         self._tell(f"store {store} is back, and caught up {self.catch_up_ms:,.0f} ms later")
@@ -295,7 +295,7 @@ async def run(
         async with StoreProcesses(
             folder, ("serve",), _ASSIGNMENTS, first=FIRST, later=(LATER,)
         ) as processes:
-            await asyncio.gather(*(processes.start(store) for store in FIRST))
+            await asyncio.gather(*(processes.start_store(store) for store in FIRST))
             settings = processes.client_settings()
             async with (
                 connected_client(environment, settings, None) as client,

@@ -7,8 +7,6 @@ at it, or before its parents are done.
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +16,13 @@ from typing import Final, Self
 
 import msgspec
 
-from raftwood.base.errors import DeadlineExceeded, InternalError, RaftwoodError
+from raftwood.base.errors import DeadlineExceeded, RaftwoodError
 from raftwood.loghub.client import LogHubClient
 from raftwood.loghub.model import Shard, ShardStatus
 from raftwood.server.parts import LogHubPart
 from raftwood_demos.consumer_journal import NUMBER, ConsumerJournal, Tenancy
 from raftwood_demos.pipeline_check import FigureCheck
+from raftwood_demos.processes import DemoProcess, end_all
 from raftwood_demos.standalone_process import StandaloneProcess
 from raftwood_demos.story import StoryListener
 
@@ -137,7 +136,6 @@ def checks_of(verdict: ConsumerVerdict) -> list[FigureCheck]:
 
 
 PROCESSOR: Final = "raftwood_demos.consumer_journal:JournalProcessor"
-_STOP_S_MAX: Final = 30.0
 _LOOK_S: Final = 0.02
 _KEYS: Final = 1_000
 _PAUSE_S: Final = 0.02
@@ -160,74 +158,59 @@ class ConsumerProcesses:
         self._folder = folder
         self._loghub = loghub
         self._group = group
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, DemoProcess] = {}
 
     def __enter__(self) -> Self:
         os.makedirs(self._folder, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.communicate()
+        end_all([*self._processes.values()], is_orderly=False)
 
     def start(self, name: str) -> int:
-        """The process's id; what it says stands in `NAME.log`."""
+        """The process's id."""
         group, part = self._group, self._loghub
-        access = {
-            "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
-        }
-        inherited = {key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key}
-        with open(self._log(name), "ab") as log:
-            self._processes[name] = subprocess.Popen(  # noqa: S603 (ourselves)
-                [
-                    *(sys.executable, "-m", "raftwood.cli.child_process", "consume", group.stream),
-                    *("--group", group.group, "--name", name, "--store", group.store),
-                    *("--timeout", f"{group.timeout_s * 1000:.0f}ms", "--processor", PROCESSOR),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                env=inherited | access,
-                # An interrupt at the terminal is the parent's, who ends it in order.
-                start_new_session=True,
-            )
+        before = self._processes.get(name)
+        if before is not None:
+            before.close()
+        self._processes[name] = DemoProcess(
+            self._folder,
+            name,
+            [
+                *("consume", group.stream, "--group", group.group, "--name", name),
+                *("--store", group.store, "--timeout", f"{group.timeout_s * 1000:.0f}ms"),
+                *("--processor", PROCESSOR),
+            ],
+            in_folder=True,
+            variables={
+                "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
+                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key,
+                "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_secret,
+            },
+        )
         return self._processes[name].pid
-
-    def _log(self, name: str) -> str:
-        return f"{self._folder}/{name}.log"
 
     def pids(self) -> dict[str, int]:
         """Of those that run; one that ended by itself is an error."""
-        for name, process in self._processes.items():
-            if process.poll() not in (None, 0, -signal.SIGKILL):
-                with open(self._log(name), encoding="utf-8", errors="replace") as log:
-                    raise InternalError(f"consumer {name} has failed: {log.read()[-2000:]}")
+        for process in self._processes.values():
+            process.check(0, -signal.SIGKILL)
         return {
-            name: process.pid
-            for name, process in self._processes.items()
-            if process.returncode is None
+            name: process.pid for name, process in self._processes.items() if process.is_running
         }
 
     def kill(self, name: str) -> int:
-        """With -9; when it was, on the clock that all processes share."""
-        self._processes[name].kill()
-        now_ns = time.monotonic_ns()
-        self._processes[name].wait()
-        return now_ns
+        """With -9; when it was gone, on the clock that all processes share."""
+        return self._processes[name].kill()
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self._processes[name].send_signal(number)
+        self._processes[name].signal(number)
 
     def stop(self, *names: str) -> None:
         """Told to end, they hand all over first."""
         for name in names:
             self.signal(name, signal.SIGTERM)
         for name in names:
-            self._processes[name].wait(_STOP_S_MAX)
+            self._processes[name].wait()
         self.pids()
 
 

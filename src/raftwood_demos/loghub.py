@@ -28,7 +28,7 @@ from raftwood.loghub.wire import ShardDetail
 from raftwood.server.child_processes import free_addresses
 from raftwood.server.cluster_client import connected_cluster
 from raftwood_demos.logservice import FAST_SETTINGS
-from raftwood_demos.store_processes import StoreProcesses
+from raftwood_demos.store_processes import StoreProcesses, store_name
 from raftwood_demos.story import Story, StoryStep
 
 _DIGESTS: Final = 5
@@ -310,7 +310,7 @@ class _Demo:
 
     async def start(self, environment: Environment) -> AccessKey:
         self._listener.on_progress("all processes start", 0, 0)
-        await asyncio.gather(*(self._processes.start(store) for store in STORES))
+        await asyncio.gather(*(self._processes.start_store(store) for store in STORES))
         self._tell("three stores serve")
         await asyncio.gather(*(self.start_gateway(number) for number in GATEWAYS))
         self._tell("two gateways serve")
@@ -324,7 +324,7 @@ class _Demo:
         return key
 
     async def start_gateway(self, number: int) -> None:
-        await self._processes.children.start(
+        await self._processes.start(
             f"gateway-{number}",
             [
                 "gateway",
@@ -366,7 +366,7 @@ class _Demo:
 
     async def kill_gateway(self, probe: AsyncProducer) -> None:
         self._listener.on_progress("a gateway is killed", 0, 0)
-        await self._processes.children.kill("gateway-1")
+        await self._processes.kill("gateway-1")
         self._tell("gateway 1 is killed with -9")
         self.gateway_killed_ms = await self._load.probe(probe, _PROBE_KEYS)
         self._tell(f"every shard acks what is sent after that, {self.gateway_killed_ms:,.0f} ms")
@@ -374,7 +374,7 @@ class _Demo:
 
     async def kill_store(self, probe: AsyncProducer) -> None:
         self._listener.on_progress("a store is killed", 0, 0)
-        await self._processes.kill(STORES[0])
+        await self._processes.kill(store_name(STORES[0]))
         self._tell(f"store {STORES[0]} is killed with -9")
         self.store_killed_ms = await self._load.probe(probe, _PROBE_KEYS)
         self._tell(f"every shard acks what is sent after that, {self.store_killed_ms:,.0f} ms")
@@ -382,7 +382,7 @@ class _Demo:
 
     async def restart(self) -> None:
         self._listener.on_progress("both come back", 0, 0)
-        await self._processes.start(STORES[0])
+        await self._processes.start_store(STORES[0])
         await self.start_gateway(GATEWAYS[0])
         self._tell(f"store {STORES[0]} and gateway {GATEWAYS[0]} are back")
         await asyncio.sleep(self._plan.seconds)
@@ -441,12 +441,15 @@ async def run(folder: str, plan: StreamPlan, listener: StreamListener) -> Stream
             began = time.perf_counter()
             key = await demo.start(environment)
             async with await AsyncLogHubClient.connect(
-                environment, list(demo.gateways.values()), key_id=key.id, secret=key.secret
+                environment,
+                list(demo.gateways.values()),
+                access_key=key.id,
+                access_secret=key.secret,
             ) as client:
                 await demo.make_stream(client, began)
                 await _play(demo, load, client, plan)
             elapsed_s = story.elapsed_s
-            statuses = await processes.children.end()
+            statuses = await processes.end()
     return StreamOutcome(
         steps=story.steps,
         seconds=elapsed_s,

@@ -27,7 +27,7 @@ from raftwood.logservice.wire import ShardInfo
 from raftwood.net.stores import Stores
 from raftwood.server.cluster import client_network, operator_network
 from raftwood_demos.log_load import LogCheck, LogLoad, LogRates, LogVerdict
-from raftwood_demos.store_processes import StoreProcesses
+from raftwood_demos.store_processes import StoreProcesses, store_name
 from raftwood_demos.story import Story, StoryStep
 
 _LOOK_S = 0.05
@@ -208,7 +208,7 @@ class LogServiceOutcome(msgspec.Struct, frozen=True):
     longest_pause_ms: float
     records_acked: int
     records_unknown: int
-    exit_statuses: dict[int, int]
+    exit_statuses: dict[str, int]
     """Of the stores that were told to end."""
     verdict: LogVerdict
 
@@ -322,7 +322,7 @@ class _Demo:
     async def bootstrap(self) -> None:
         began = time.perf_counter()
         self._listener.on_progress("three stores start", 0, 0)
-        await asyncio.gather(*(self._processes.start(store) for store in FIRST))
+        await asyncio.gather(*(self._processes.start_store(store) for store in FIRST))
         self._tell("three stores serve")
         view = await self._watch.until(self._is_set_up, "every shard has a leader", wait_s=_WAIT_S)
         self.bootstrap_ms = _ms_since(began)
@@ -369,7 +369,7 @@ class _Demo:
         self._listener.on_progress(f"store {victim} is lost", 0, 0)
         began = time.perf_counter()
         acks = [asyncio.create_task(self._load.next_ack_ms(shard)) for shard in self._shards]
-        await self._processes.kill(victim)
+        await self._processes.kill(store_name(victim))
         self._tell(f"store {victim} is killed with -9, and does not come back")
         self.loss_pause_ms = max(await asyncio.gather(*acks))
         self._tell(f"every shard acks again, {self.loss_pause_ms:,.0f} ms after the kill at most")
@@ -382,7 +382,7 @@ class _Demo:
 
     async def repair(self, lost: int) -> None:
         began = time.perf_counter()
-        await self._processes.start(LATER, joins=True)
+        await self._processes.start_store(LATER, joins=True)
         self._tell(f"store {LATER} is started with --join")
 
         def is_repaired(view: ClusterView) -> bool:
@@ -409,7 +409,7 @@ class _Demo:
         leader = max(led, key=lambda store: len(led[store]))
         shards = led[leader]
         acks = [asyncio.create_task(self._load.next_ack_ms(shard)) for shard in shards]
-        await self._processes.kill(leader)
+        await self._processes.kill(store_name(leader))
         self._tell(f"store {leader}, which leads {_listed(shards)}, is killed with -9")
         times = await asyncio.gather(*acks)
         self.failover_ms = dict(zip(shards, times, strict=True))
@@ -420,7 +420,7 @@ class _Demo:
     async def restart(self, store: int) -> None:
         self._listener.on_progress(f"store {store} comes back", 0, 0)
         began = time.perf_counter()
-        await self._processes.start(store)
+        await self._processes.start_store(store)
 
         def is_back(view: ClusterView) -> bool:
             return _is_live(view, store) and all(

@@ -275,8 +275,8 @@ class _Demo:
         part = self._loghub
         environment = {
             "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
-            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
+            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key,
+            "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_secret,
             "RAFTWOOD_ZEPPELIN_CLIENT__ADDRESSES": f"{self._kv.host}:{self._kv.port}",
             "RAFTWOOD_ZEPPELIN_CLIENT__USER": self._kv.user,
             "RAFTWOOD_ZEPPELIN_CLIENT__PASSWORD": self._kv.password,
@@ -317,8 +317,8 @@ class _Demo:
         part = self._loghub
         return {
             "gateways": part.native,
-            "access_key": part.access_key_id,
-            "access_secret": part.access_key_secret,
+            "access_key": part.access_key,
+            "access_secret": part.access_secret,
         }
 
     def read_back(self) -> tuple[Figures, list[MinuteRow]]:

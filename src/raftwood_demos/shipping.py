@@ -5,8 +5,6 @@ was counted and measured meanwhile.
 """
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,10 +14,11 @@ from typing import Final, Self
 
 import msgspec
 
-from raftwood.base.errors import DeadlineExceeded, InternalError
+from raftwood.base.errors import DeadlineExceeded
 from raftwood.clogs.client.status import Counters, ServerCounters
 from raftwood.server.parts import Parts
 from raftwood_demos.pipeline_check import FigureCheck, WebTruth
+from raftwood_demos.processes import DemoProcess
 from raftwood_demos.receivers import OTHERS, Receivers, ReceiverTarget
 from raftwood_demos.story import StoryListener
 from raftwood_demos.web_logs import WebFiles, file_name, file_names, server_name, share, web_logs
@@ -168,9 +167,6 @@ def shipping_checks(
     ]
 
 
-_STOP_S_MAX: Final = 30.0
-
-
 class WebServer:
     """One process; `report` is the last that it told."""
 
@@ -179,23 +175,14 @@ class WebServer:
         self.report = WebServerReport(version=0, isolated=(), counters=Counters())
         self.given: tuple[Given, ...] = ()
         """Of the last order that it has carried out."""
-        self._log = f"{folder}/{self.name}.log"
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "raftwood_demos.web_server"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key},
-                # An interrupt at the terminal is the parent's, who ends it in order.
-                start_new_session=True,
-            )
+        self._process = DemoProcess(
+            folder, self.name, (), module="raftwood_demos.web_server", has_output=True
+        )
         self._listening = threading.Thread(target=self._listen, name=f"reports of {self.name}")
         self._listening.start()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.output:
             report = msgspec.json.decode(line, type=WebServerReport)
             if report.given:
                 self.given = report.given
@@ -203,38 +190,28 @@ class WebServer:
 
     def tell(self, said: WebServerPlan | Order) -> None:
         """Its plan first, then what it is to do."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(said) + b"\n")
-            self._process.stdin.flush()
+            self._process.input.write(msgspec.json.encode(said) + b"\n")
+            self._process.input.flush()
         except BrokenPipeError:
             self.check()
             raise
 
     def check(self) -> None:
         """One that ended by itself is an error."""
-        if self._process.poll() is not None:
-            with open(self._log, encoding="utf-8", errors="replace") as log:
-                raise InternalError(f"web server {self.name} has failed: {log.read()[-2000:]}")
+        self._process.check()
 
     def close(self, *, is_orderly: bool) -> int:
         """Its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         if not is_orderly:
             self._process.kill()
         try:
-            self._process.stdin.close()
+            self._process.input.close()
         except BrokenPipeError:
             self._process.kill()
-        try:
-            status = self._process.wait(_STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
+        self._process.wait()
         self._listening.join()
-        self._process.stdout.close()
-        return status
+        return self._process.close()
 
 
 class WebServers:
@@ -396,8 +373,8 @@ class Shipping:
                 lines_per_minute=plan.server_lines_per_minute,
                 ring=RING,
                 receivers=tuple(self._receivers.addresses.values()),
-                access_key=loghub.access_key_id,
-                access_secret=loghub.access_key_secret,
+                access_key=loghub.access_key,
+                access_secret=loghub.access_secret,
             )
             for number in self._numbers
         ]

@@ -20,8 +20,8 @@ def access_of(hub: Hub, logstore: str) -> StreamAccess:
     return access_to(
         f"{PROJECT}/{logstore}",
         gateways=part.native,
-        access_key=part.access_key_id,
-        access_secret=part.access_key_secret,
+        access_key=part.access_key,
+        access_secret=part.access_secret,
     )
 
 
@@ -32,8 +32,8 @@ def read(hub: Hub, logstore: str, uri: str, **options: Any) -> Any:
         logstore,
         archive=uri,
         gateways=",".join(access.gateways),
-        access_key=access.key_id,
-        access_secret=access.secret,
+        access_key=access.access_key,
+        access_secret=access.access_secret,
         **options,
     )
 

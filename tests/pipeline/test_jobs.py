@@ -32,8 +32,8 @@ def jobs_of(hub: Hub, text: str, folder: Path) -> list[Job[Any]]:
     part = hub.standalone.loghub
     environment = {
         "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS": part.native,
-        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key_id,
-        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_key_secret,
+        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY": part.access_key,
+        "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET": part.access_secret,
     }
     return pipeline_of(text.encode(), str(folder / "jobs.toml"), environment).jobs
 

@@ -16,8 +16,8 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     part = hub.standalone.loghub
     monkeypatch.setenv(GATEWAYS_VARIABLE, part.native)
-    monkeypatch.setenv(KEY_VARIABLE, part.access_key_id)
-    monkeypatch.setenv(SECRET_VARIABLE, part.access_key_secret)
+    monkeypatch.setenv(KEY_VARIABLE, part.access_key)
+    monkeypatch.setenv(SECRET_VARIABLE, part.access_secret)
     monkeypatch.chdir(tmp_path)
     hub.client.create_project("web")
     hub.client.create_logstore("web", "access")

@@ -52,8 +52,8 @@ def test_commands_run_list_and_show_jobs_and_end_in_order_when_told_to(
     Path(job).write_text(f"""
 [loghub]
 gateways = "{part.native}"
-access_key = "{part.access_key_id}"
-access_secret = "{part.access_key_secret}"
+access_key = "{part.access_key}"
+access_secret = "{part.access_secret}"
 
 [jobs.copy]
 kind = "transform"

@@ -13,17 +13,20 @@ at the end: the cluster, the node, its secrets, TLS, HTTP, connections and log l
 """
 
 import functools
+import hmac
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, inspect
 
+from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.names import NAME_PATTERN
 from raftwood.base.text import BYTES, parse_quantity, units_of
 
 Scope = Literal["node", "cluster"]
 HIDDEN = "****"
+KEY_BYTES_MIN = 16
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,27 +37,45 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret:
-    """A text that is used and never shown: only `reveal` gives it away."""
+    """A password or a key: it never shows in a repr, a log line or a pickle.
 
-    __slots__ = ("_text",)
+    `reveal` gives a password away, to whoever checks it. A key is shared by two sides, which prove
+    to each other that they know it by what they `sign`.
+    """
 
-    def __init__(self, text: str = "") -> None:
-        self._text = text
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | bytes = b"") -> None:
+        self._value = (
+            value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
+        )
 
     def reveal(self) -> str:
-        return self._text
+        return self._value.decode(errors="surrogateescape")
+
+    def as_key(self) -> Self:
+        """The secret, which is long enough to sign with."""
+        if len(self._value) < KEY_BYTES_MIN:
+            raise InvalidConfiguration(
+                f"a secret has {len(self._value)} bytes: use at least {KEY_BYTES_MIN} random ones"
+            )
+        return self
+
+    def sign(self, message: bytes) -> bytes:
+        """HMAC-SHA256 of the message under this secret."""
+        return hmac.digest(self._value, message, "sha256")
 
     def __bool__(self) -> bool:
-        return bool(self._text)
+        return bool(self._value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
+        return isinstance(other, Secret) and other._value == self._value
 
     def __hash__(self) -> int:
-        return hash(self._text)
+        return hash(self._value)
 
     def __repr__(self) -> str:
-        return HIDDEN if self._text else "''"
+        return HIDDEN if self._value else "''"
 
     __str__ = __repr__
 

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Conflict,
@@ -32,7 +33,6 @@ from raftwood.capture.lane import CaptureLane, HubStream, LaneOwner, place_of
 from raftwood.capture.rules import CHUNK_BYTES, CaptureStep, Chunk, PartitionRules, root_of
 from raftwood.capture.takeover import ReadBack, ResumePoint, take_over
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.net.channel import Backoff
 from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.client.binlogs import (
     BinlogAnswer,

@@ -15,7 +15,6 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import check_stream_names
-from raftwood.net import Secret
 from raftwood.server.cluster import client_tls
 from raftwood.server.event_loop import run
 from raftwood.server.settings import Settings
@@ -76,8 +75,8 @@ class HubTarget:
                 )
         return HubAccess(
             addresses=addresses_of(self.gateways or client.gateways),
-            key_id=key,
-            secret=Secret(client.access_secret.reveal().encode()),
+            access_key=key,
+            access_secret=client.access_secret.as_key(),
             tls=client_tls(settings),
         )
 
@@ -93,8 +92,8 @@ async def _connected(environment: Environment, access: HubAccess) -> AsyncLogHub
         await gateways.close()
         if isinstance(error, Unauthenticated):
             raise Unauthenticated(
-                f"no gateway takes access key {access.key_id}: {error.message}. An operator sees "
-                "with `raftwood key list` whether there is such a key"
+                f"no gateway takes access key {access.access_key}: {error.message}. An operator "
+                "sees with `raftwood key list` whether there is such a key"
             ) from error
         raise
     return AsyncLogHubClient(environment, gateways, timeout_ms=CALL_MS)

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, NotFound, RaftwoodError
 from raftwood.base.files import Close, Read, perform
@@ -24,7 +25,6 @@ from raftwood.clogs.configuration import (
     decode_file,
 )
 from raftwood.clogs.wire import CONFIGURATION_WAIT_MS_MAX, ConfigurationAnswer, ConfigurationRequest
-from raftwood.net import Backoff
 
 _log = get_logger("clogs")
 

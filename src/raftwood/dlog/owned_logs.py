@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, RaftwoodError
 from raftwood.base.logs import get_logger
@@ -134,7 +135,7 @@ class OwnerLease:
 
 REST_MS: Final = 200
 """Before the next claim after a failure; at random, so that two who fence each other part."""
-_PAUSE_S: Final = 0.1
+_PAUSE: Final = Backoff(first_ms=50, longest_ms=200)
 
 
 class OwnedLog:
@@ -282,12 +283,13 @@ class OwnedLog:
             self.tell(ClaimAnswered(found))
 
     async def _look(self) -> None:
+        pauses = _PAUSE.delays_s(self._environment.random)
         while True:
             try:
                 seen = await look_up(self._store, self.name)
             except RaftwoodError as error:
                 _log.warning("owner not known", log=self.name, reason=error.message)
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(next(pauses))
             else:
                 self.tell(seen)
                 return
@@ -318,6 +320,7 @@ class OwnedLog:
         self.tell(WriterClosed(claim))
 
     async def _remove(self, claim: int) -> None:
+        pauses = _PAUSE.delays_s(self._environment.random)
         while True:
             try:
                 as_of = await self._store.compare_and_set(owner_key(self.name), None, version=claim)
@@ -325,7 +328,7 @@ class OwnedLog:
                 if self.rules.claim != claim:
                     return  # the lease has ended, and the record with it
                 _log.warning("log not given back", log=self.name, reason=error.message)
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(next(pauses))
             else:
                 self.tell(RecordLeft(claim, as_of))
                 return
@@ -361,7 +364,7 @@ class OwnedLogs:
         name: str,
     ) -> None:
         self.name = name
-        self._environment = environment
+        self.environment = environment
         self._store = store
         self._open_writer = open_writer
         self._settings = settings
@@ -392,7 +395,7 @@ class OwnedLogs:
         seat = self._seats.get(log)
         if seat is None:
             seat = self._seats[log] = OwnedLog(
-                log, self.name, self._environment, self._store, self._open_writer
+                log, self.name, self.environment, self._store, self._open_writer
             )
             if self._me is not None:
                 seat.tell(LeaseBegan(self._me))

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     InternalError,
@@ -25,7 +26,6 @@ from raftwood.base.futures import fail
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.dlog.ownership import LogOwner
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 from weakref import WeakSet
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
@@ -38,7 +39,7 @@ from raftwood.dlog.settings import SharedDlogSettings
 from raftwood.net import Service
 
 _PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 0.5
+_PAUSE: Final = Backoff(first_ms=100, longest_ms=600)
 _TRIED_AGAIN: Final = (Unavailable, ConnectionLost, DeadlineExceeded, Fenced)
 _Result = TypeVar("_Result")
 
@@ -165,8 +166,8 @@ class SharedLog:
             raise error
         if isinstance(error, NotOwner):
             seat.look()
-        longest_s = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(failures, 10))
-        await seat.changed(min(deadline, now + longest_s))
+        pause_s = _PAUSE.delay_s(failures - 1, self._seats.environment.random)
+        await seat.changed(min(deadline, now + pause_s))
 
     def _nobody(self, seat: OwnedLog) -> RaftwoodError:
         reason = f": {seat.error.message}" if seat.error is not None else ""

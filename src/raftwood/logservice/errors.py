@@ -11,7 +11,7 @@ RaftwoodError
 ├── PermissionDenied
 │   └── ReadOnlyClient
 ├── NotFound
-│   └── ShardNotFound
+│   └── LogShardNotFound
 └── Conflict
     ├── NotLeaseholder           names the holder
     ├── LeaseTooOld              names the holder
@@ -66,10 +66,14 @@ class ReadOnlyClient(PermissionDenied):
     code = "read_only_client"
 
 
-class ShardNotFound(NotFound):
+class LogShardNotFound(NotFound):
     """There is no such shard."""
 
     code = "shard_not_found"
+
+
+ShardNotFound = LogShardNotFound
+"""Its name up to 0.1.0; LogHub's shards have an error of that name."""
 
 
 class _NamesHolder(Conflict):

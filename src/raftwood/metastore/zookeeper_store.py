@@ -38,6 +38,7 @@ from kazoo.exceptions import (
     ZookeeperError,
 )
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
@@ -319,8 +320,7 @@ SNAPSHOT_ENTRIES: Final = 10_000
 _ENDED_AT_ONCE_MAX: Final = 64
 _PATIENCE_MS: Final = 500
 _TICK_PAUSE_S: Final = 0.05
-_RETRY_PAUSE_S: Final = 0.02
-_RETRY_PAUSE_MAX_S: Final = 1.0
+_PAUSE: Final = Backoff(first_ms=20, longest_ms=1_000)
 
 
 class _Pending:
@@ -495,18 +495,18 @@ class ZooKeeperMetaStore(CommandStore):
 
     async def _follow(self) -> None:
         """Carry out what is asked for and read what others did, a round at a time."""
-        pause_s = _RETRY_PAUSE_S
+        failures = 0
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._round()
-                pause_s = _RETRY_PAUSE_S
+                failures = 0
             except CONNECTION_ERRORS:
                 # The next round finds out what became of this one.
                 self._wake_up()
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _RETRY_PAUSE_MAX_S)
+                await asyncio.sleep(_PAUSE.delay_s(failures, self._environment.random))
+                failures += 1
             except RaftwoodError as error:
                 self._fail(error)
                 return

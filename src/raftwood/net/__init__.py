@@ -19,11 +19,12 @@ the event loop fairly among them; `http_listener` is HTTP behind the same bounds
             answer = await connection.call(ECHO, b"hello", timeout_ms=1000)
 """
 
-from raftwood.net.channel import Backoff, Channel
+from raftwood.base.settings import Secret
+from raftwood.net.channel import Channel
 from raftwood.net.client import Connection, Stream, connect
 from raftwood.net.frames import Payload
 from raftwood.net.handshake import ClientCredentials, ServerCredentials
-from raftwood.net.identity import Identity, Secret
+from raftwood.net.identity import Identity
 from raftwood.net.limits import ClientLimits, ServerLimits
 from raftwood.net.methods import (
     Call,
@@ -39,7 +40,6 @@ from raftwood.net.server import Server
 from raftwood.net.tls import ClientTls, ServerTls, TlsFiles
 
 __all__ = [
-    "Backoff",
     "Call",
     "Channel",
     "ClientCredentials",

@@ -11,8 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeAlias, TypeVar
 
-import msgspec
-
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import RaftwoodError, ShuttingDown, Unavailable
 from raftwood.base.files import Buffer
 from raftwood.net.client import Connection, Stream
@@ -24,17 +23,6 @@ Response = TypeVar("Response")
 
 Connector: TypeAlias = Callable[[], Awaitable[Connection]]
 """Makes one attempt: usually `connect` with its arguments bound."""
-
-
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait after failed attempts: doubling from the first to the longest delay."""
-
-    first_ms: int = 50
-    longest_ms: int = 5_000
-
-    def delay_s(self, failures: int, random_source: random.Random) -> float:
-        longest = min(self.longest_ms, self.first_ms << min(failures, 20))
-        return random_source.uniform(longest / 2, longest) / 1000
 
 
 class Channel:

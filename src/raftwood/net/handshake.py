@@ -32,8 +32,9 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.names import FRAME_BYTES_MAX
+from raftwood.base.settings import Secret
 from raftwood.net.frames import Frame, FrameKind, Payload, encode_frame
-from raftwood.net.identity import Identity, Secret, identity_of_certificate
+from raftwood.net.identity import Identity, identity_of_certificate
 from raftwood.net.wire_errors import decode_error
 
 PROTOCOL_VERSION = 1

@@ -1,18 +1,15 @@
-"""Identities: the role and name of a peer, the secret that proves them, and its address.
+"""Identities: the role and name of a peer, and its address.
 
 Stores are named by number; clients, readers and operators by role.
 """
 
-import hmac
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from raftwood.base.errors import InvalidConfiguration, InvalidInput, InvalidName, Unauthenticated
+from raftwood.base.errors import InvalidInput, InvalidName, Unauthenticated
 from raftwood.base.names import checked_name
-
-SECRET_BYTES_MIN = 16
 
 
 class Identity(msgspec.Struct, frozen=True, order=True):
@@ -27,29 +24,6 @@ class Identity(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.role}/{self.node_id}"
-
-
-class Secret:
-    """Bytes that only the two sides know; they never show in a repr, a log line or a pickle."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: bytes) -> None:
-        if len(value) < SECRET_BYTES_MIN:
-            raise InvalidConfiguration(
-                f"a secret has {len(value)} bytes: use at least {SECRET_BYTES_MIN} random ones"
-            )
-        self._value = bytes(value)
-
-    def sign(self, message: bytes) -> bytes:
-        """HMAC-SHA256 of the message under this secret."""
-        return hmac.digest(self._value, message, "sha256")
-
-    def __repr__(self) -> str:
-        return "Secret(<hidden>)"
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a secret is not serialised")
 
 
 def identity_of_certificate(certificate: Mapping[str, Any] | None, *, cluster_id: str) -> Identity:

@@ -3,19 +3,30 @@
 `discover` starts from addresses alone: each server that answers says which store it is, and which
 others it knows. A server proves that it knows the clients' secret. That it is one certain store it
 could not prove either way, as the secret is the same for all of them; with TLS the host's name is
-checked as well.
+checked as well. `Stores.ask_until_answered` follows a group's leader with one request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError, Unauthenticated, Unavailable
+from raftwood.base.errors import (
+    DeadlineExceeded,
+    DiskFull,
+    InvalidInput,
+    NotFound,
+    NotLeader,
+    Overloaded,
+    RaftwoodError,
+    Unauthenticated,
+    Unavailable,
+)
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,
@@ -25,9 +36,30 @@ from raftwood.net import (
     Secret,
     connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import CLIENT_ROLE, split_address, store_identity, store_of
 
-_BACKOFF = Backoff(first_ms=20, longest_ms=500)
+ATTEMPT_MS: Final = 2_000
+"""After so long without an answer another store is asked, and twice as long each time after that:
+an attempt has to outlast a slow commit."""
+ATTEMPT_MS_MAX: Final = 32_000
+_BACKOFF: Final = Backoff(first_ms=20, longest_ms=500)
+_RETRY_BACKOFF: Final = Backoff(first_ms=6, longest_ms=200)
+"""Between two attempts of one request."""
+_Answer = TypeVar("_Answer")
+
+
+def attempt_ms(silences: int) -> int:
+    """How long the next attempt may take after so many in a row without an answer."""
+    return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))
+
+
+def silence(what: str, reason: RaftwoodError | None = None) -> DeadlineExceeded:
+    """The error when time is over; `reason` is how the last attempt failed."""
+    said = f" ({reason.message})" if reason is not None else ""
+    return DeadlineExceeded(
+        f"{what} did not answer in time{said}: see that a majority of its stores runs"
+    )
 
 
 class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +74,21 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
     )
+
+    def connector(
+        self, environment: Environment, address: str, server: Identity | None = None
+    ) -> Connector:
+        """Makes one attempt to connect; a server that is named must prove that it is this one."""
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=self.cluster,
+            identity=Identity(role=self.role, node_id=self.name),
+            secret=self.secret,
+            server=server,
+        )
+        return partial(
+            connect, host, port, credentials, environment.random, limits=self.limits, tls=self.tls
+        )
 
 
 class Stores:
@@ -69,31 +116,10 @@ class Stores:
             if store in self._channels:
                 self._gone.append(self._channels[store])
             self._addresses[store] = address
-            channel = Channel(self._connector(store, address), self._environment.random, _BACKOFF)
+            connector = self._network.connector(self._environment, address, store_identity(store))
+            channel = Channel(connector, self._environment.random, _BACKOFF)
             self._channels[store] = channel
             channel.start()
-
-    def _connector(self, store: int, address: str) -> Callable[[], Coroutine[Any, Any, Connection]]:
-        network = self._network
-        host, port = split_address(address)
-        credentials = ClientCredentials(
-            cluster_id=network.cluster,
-            identity=Identity(role=network.role, node_id=network.name),
-            secret=network.secret,
-            server=store_identity(store),
-        )
-
-        async def dial() -> Connection:
-            return await connect(
-                host,
-                port,
-                credentials,
-                self._environment.random,
-                limits=network.limits,
-                tls=network.tls,
-            )
-
-        return dial
 
     def known(self) -> list[int]:
         return sorted(self._channels)
@@ -152,6 +178,50 @@ class Stores:
                 self._leaders[group] = store
                 return
 
+    def note_failure(self, group: int, error: RaftwoodError, *, asked: int) -> None:
+        """An attempt failed: decide which store is asked next."""
+        if isinstance(error, NotLeader):
+            # A store that just died leads on in the memory of the others, for a moment.
+            leader = self._channels.get(error.leader)
+            is_there = leader is not None and leader.is_connected
+            self.heard_of_leader(group, error.leader if is_there else 0, asked=asked)
+        elif not isinstance(error, Overloaded | DiskFull):
+            self.try_another(group, asked=asked)
+
+    def pauses_s(self) -> Iterator[float]:
+        """The pauses between the attempts of one request."""
+        return _RETRY_BACKOFF.delays_s(self._environment.random)
+
+    async def ask_until_answered(
+        self,
+        group: int,
+        attempt: Callable[[int, int], Awaitable[_Answer]],
+        failed: Callable[[RaftwoodError, int], None],
+        *,
+        what: str,
+        deadline: float,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """Ask the store that leads the group, or may know who does, until one answers.
+
+        `attempt` asks a store, for so many milliseconds. `failed` takes in why it did not answer,
+        and raises where asking again is of no use. The server itself may wait for `wait_ms`.
+        """
+        loop = asyncio.get_running_loop()
+        pauses_s = self.pauses_s()
+        silences = 0
+        reason: RaftwoodError | None = None
+        while (remaining_ms := int((deadline - loop.time()) * 1000)) > 0:
+            asked = self.guess(group)
+            try:
+                return await attempt(asked, min(remaining_ms, attempt_ms(silences) + wait_ms))
+            except (Unavailable, DeadlineExceeded, NotFound) as error:
+                failed(error, asked)
+                silences += isinstance(error, DeadlineExceeded)
+                reason = error
+            await asyncio.sleep(min(next(pauses_s), max(0.0, deadline - loop.time())))
+        raise silence(what, reason)
+
     async def close(self) -> None:
         for channel in [*self._gone, *self._channels.values()]:
             await channel.close()
@@ -198,17 +268,9 @@ async def _ask(
     ask_members: AskMembers,
     timeout_ms: int,
 ) -> _Found | RaftwoodError:
-    host, port = split_address(address)
-    credentials = ClientCredentials(
-        cluster_id=network.cluster,
-        identity=Identity(role=network.role, node_id=network.name),
-        secret=network.secret,
-    )
+    connector = network.connector(environment, address)
     try:
-        connection = await connect(
-            host, port, credentials, environment.random, limits=network.limits, tls=network.tls
-        )
-        async with connection:
+        async with await connector() as connection:
             own = {store_of(connection.server): address}
             try:
                 return own, await ask_members(connection, timeout_ms)

@@ -52,7 +52,9 @@ class Hub:
     def connect(cls, access: StreamAccess) -> Self:
         """Where a gateway has answered."""
         hub_access = HubAccess(
-            addresses=access.gateways, key_id=access.key_id, secret=Secret(access.secret.encode())
+            addresses=access.gateways,
+            access_key=access.access_key,
+            access_secret=Secret(access.access_secret).as_key(),
         )
 
         async def make(environment: Environment) -> Gateways:

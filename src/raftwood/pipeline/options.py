@@ -70,8 +70,8 @@ class StreamAccess(msgspec.Struct, frozen=True, kw_only=True):
     """A logstore and how to reach it."""
 
     gateways: tuple[str, ...]
-    key_id: str
-    secret: str
+    access_key: str
+    access_secret: str
     project: str
     logstore: str
     timeout_ms: int = 30_000
@@ -186,8 +186,8 @@ def stream_access(given: OptionReader) -> StreamAccess:
     check_stream_names(project, logstore)
     return StreamAccess(
         gateways=addresses_of(given.text("gateways", variable=GATEWAYS_VARIABLE)),
-        key_id=given.text("accessKey", variable=KEY_VARIABLE),
-        secret=given.text("accessSecret", variable=SECRET_VARIABLE),
+        access_key=given.text("accessKey", variable=KEY_VARIABLE),
+        access_secret=given.text("accessSecret", variable=SECRET_VARIABLE),
         project=project,
         logstore=logstore,
         timeout_ms=given.number("timeoutMs", 30_000),

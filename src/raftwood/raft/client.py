@@ -5,7 +5,7 @@ number in a session, and is sent again under the same number until it is answere
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -25,7 +25,7 @@ from raftwood.base.errors import (
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.net import Method, Payload
-from raftwood.net.stores import ClientNetwork, Stores
+from raftwood.net.stores import ATTEMPT_MS, ClientNetwork, Stores, silence
 from raftwood.raft.admin import STATUS, RaftAdmin
 from raftwood.raft.client_protocol import (
     HEARTBEAT,
@@ -114,10 +114,6 @@ class ClientSession:
         self.freed.set()
 
 
-ATTEMPT_MS = 2_000
-"""After so long without an answer another store is asked, and twice as long each time after that:
-an attempt has to outlast a slow commit."""
-ATTEMPT_MS_MAX = 32_000
 LEARN_S = 10.0
 """Between two questions for who the members are, of a client that has work."""
 BATCH_BYTES_MAX = 1 << 18
@@ -127,7 +123,6 @@ _OLDER: Final = {RENEW: PROPOSE, HEARTBEAT: READ}
 """What does the same, in its turn, at stores of 0.1.0."""
 _Result = TypeVar("_Result")
 _log = get_logger("raft-client")
-_PAUSE_FIRST_S, _PAUSE_LONGEST_S = 0.005, 0.25
 
 
 class AsyncRaftClient:
@@ -209,14 +204,20 @@ class AsyncRaftClient:
             self._run(self._drive(group, batch))
             return
         try:
-            answer = self._attempt(group, batch, self._remaining_ms(batch.deadline))
+            store, timeout_ms = self._stores.guess(group), self._remaining_ms(batch.deadline)
+            answer = self._attempt(group, batch, None, store, timeout_ms)
         except RaftwoodError:
             self._run(self._drive_once(group, batch))
         else:
             answer.add_done_callback(partial(self._answered_once, group, batch))
 
     def _attempt(
-        self, group: int, batch: CommandBatch, timeout_ms: int, session: ClientSession | None = None
+        self,
+        group: int,
+        batch: CommandBatch,
+        session: ClientSession | None,
+        store: int,
+        timeout_ms: int,
     ) -> "asyncio.Future[Payload]":
         batch.attempts += 1
         proposal = Proposal(
@@ -226,9 +227,8 @@ class AsyncRaftClient:
             batch.first_sequence,
             session.acknowledged if session is not None else 0,
         )
-        batch.asked = self._stores.guess(group)
-        channel = self._stores.channel(batch.asked)
-        return channel.call(PROPOSE, encode_proposal(proposal), timeout_ms)
+        batch.asked = store
+        return self._stores.channel(store).call(PROPOSE, encode_proposal(proposal), timeout_ms)
 
     # Without a session
 
@@ -241,36 +241,35 @@ class AsyncRaftClient:
         if error is None:
             self._succeed(batch, answer.result())
         elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
-            self._note(group, error, asked=batch.asked)
+            self._note(group, error, batch.asked)
             self._run(self._drive_once(group, batch))
         elif isinstance(error, RaftwoodError):
-            self._note(group, error, asked=batch.asked)
+            self._note(group, error, batch.asked)
             self._end(batch, error)
         else:
             raise error
 
     async def _drive_once(self, group: int, batch: CommandBatch) -> None:
         """Try again what is known not to have been done."""
-        pause_s = _PAUSE_FIRST_S
-        while True:
+        for pause_s in self._stores.pauses_s():
             await asyncio.sleep(pause_s)
-            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
             remaining_ms = self._remaining_ms(batch.deadline)
             if remaining_ms <= 0:
-                self._end(batch, DeadlineExceeded(_silence(group)))
+                self._end(batch, silence(f"group {group}"))
                 return
             try:
-                answer = self._attempt(group, batch, remaining_ms)
+                store = self._stores.guess(group)
+                answer = self._attempt(group, batch, None, store, remaining_ms)
             except RaftwoodError as error:
-                self._note(group, error, asked=batch.asked)  # nothing was sent
+                self._note(group, error, batch.asked)  # nothing was sent
                 continue
             try:
                 self._succeed(batch, await answer)
             except ConnectionLost as error:
-                self._note(group, error, asked=batch.asked)
+                self._note(group, error, batch.asked)
                 self._end(batch, error)
             except (Unavailable, NotFound) as error:
-                self._note(group, error, asked=batch.asked)
+                self._note(group, error, batch.asked)
                 continue
             except RaftwoodError as error:
                 self._end(batch, error)
@@ -280,13 +279,11 @@ class AsyncRaftClient:
 
     async def _drive(self, group: int, batch: CommandBatch) -> None:
         try:
-            error = await self._drive_in_session(group, batch)
-        except RaftwoodError as failed:
-            error = failed
-        if error is not None:
+            await self._drive_in_session(group, batch)
+        except RaftwoodError as error:
             self._end(batch, error)
 
-    async def _drive_in_session(self, group: int, batch: CommandBatch) -> RaftwoodError | None:
+    async def _drive_in_session(self, group: int, batch: CommandBatch) -> None:
         while True:
             session = self._sessions.get(group)
             if session is None:
@@ -296,35 +293,23 @@ class AsyncRaftClient:
             async with within(remaining_ms, f"the wait for others of the session in group {group}"):
                 batch.first_sequence = await session.take(len(batch.commands))
             try:
-                return await self._attempts(group, session, batch)
-            except SessionExpired as error:
+                answer = await self._stores.ask_until_answered(
+                    group,
+                    partial(self._attempt, group, batch, session),
+                    partial(self._note, group),
+                    what=f"group {group}",
+                    deadline=batch.deadline,
+                )
+                self._succeed(batch, answer, is_session=True)
+                return
+            except SessionExpired:
                 if self._sessions.get(group) is session:
                     del self._sessions[group]
                 if batch.attempts > 1:
-                    return error  # an earlier attempt may have been carried out
+                    raise  # an earlier attempt may have been carried out
                 batch.attempts = 0
             finally:
                 session.give_back(batch.first_sequence)
-
-    async def _attempts(
-        self, group: int, session: ClientSession, batch: CommandBatch
-    ) -> RaftwoodError | None:
-        pause_s, patience_ms = _PAUSE_FIRST_S, ATTEMPT_MS
-        while True:
-            remaining_ms = self._remaining_ms(batch.deadline)
-            if remaining_ms <= 0:
-                return DeadlineExceeded(_silence(group))
-            try:
-                timeout_ms = min(remaining_ms, patience_ms)
-                answer = await self._attempt(group, batch, timeout_ms, session)
-            except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self._note(group, error, asked=batch.asked)
-                patience_ms = _patience_ms(patience_ms, error)
-            else:
-                self._succeed(batch, answer, is_session=True)
-                return None
-            await asyncio.sleep(pause_s)
-            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
 
     async def _register(self, group: int, session: ClientSession, deadline: float) -> int:
         """Many batches may wait for the same registration, each for its own time."""
@@ -336,7 +321,7 @@ class AsyncRaftClient:
             await asyncio.wait([registering], timeout=remaining_ms / 1000)
             try:
                 if not registering.done():
-                    raise DeadlineExceeded(_silence(group))
+                    raise silence(f"group {group}")
                 session.number = registering.result()
             except DeadlineExceeded:
                 if self._remaining_ms(deadline) <= 0:
@@ -396,40 +381,38 @@ class AsyncRaftClient:
     ) -> bytes:
         """Ask until there is an answer; for what may be asked twice."""
         self._used[group] = None
-        pause_s, patience_ms = _PAUSE_FIRST_S, ATTEMPT_MS
-        older = _OLDER.get(method)
-        is_older_due = False
-        while True:
+        asking, older = method, _OLDER.get(method)
+
+        def attempt(store: int, timeout_ms: int) -> Awaitable[Payload]:
+            return self._stores.channel(store).call(asking, request, timeout_ms)
+
+        def failed(error: RaftwoodError, asked: int) -> None:
+            nonlocal asking
             if self._is_closed:
                 raise ConnectionLost("the client was closed")
-            remaining_ms = self._remaining_ms(deadline)
-            if remaining_ms <= 0:
-                raise DeadlineExceeded(_silence(group))
-            asked = self._stores.guess(group)
-            try:
-                channel = self._stores.channel(asked)
-                attempt_ms = min(remaining_ms, patience_ms + wait_ms)
-                asking = older if older is not None and is_older_due else method
-                return bytes(await channel.call(asking, request, attempt_ms))
-            except (Unavailable, DeadlineExceeded, NotFound) as error:
-                patience_ms = _patience_ms(patience_ms, error)
-                # A store of 0.1.0 lacks the method; one that lacks the group says so twice.
-                is_older_due = (
-                    older is not None and not is_older_due and isinstance(error, NotFound)
-                )
-                if not is_older_due:
-                    self._note(group, error, asked=asked)
-            await asyncio.sleep(pause_s)
-            pause_s = min(_PAUSE_LONGEST_S, pause_s * 2)
+            # A store of 0.1.0 lacks the method; one that lacks the group says so twice.
+            if older is not None and asking is method and isinstance(error, NotFound):
+                asking = older
+            else:
+                asking = method
+                self._note(group, error, asked)
 
-    def _note(self, group: int, error: RaftwoodError, *, asked: int) -> None:
-        if isinstance(error, NotLeader):
-            self._stores.heard_of_leader(group, error.leader, asked=asked)
-            if error.leader and error.leader not in self._stores.known() and not self._is_learning:
-                self._is_learning = True
-                self._run(self._learn(group))
-        elif not isinstance(error, Overloaded):
-            self._stores.try_another(group, asked=asked)
+        answer = await self._stores.ask_until_answered(
+            group,
+            attempt,
+            failed,
+            what=f"group {group}",
+            deadline=deadline,
+            wait_ms=wait_ms,
+        )
+        return bytes(answer)
+
+    def _note(self, group: int, error: RaftwoodError, asked: int) -> None:
+        self._stores.note_failure(group, error, asked=asked)
+        leader = error.leader if isinstance(error, NotLeader) else 0
+        if leader and leader not in self._stores.known() and not self._is_learning:
+            self._is_learning = True
+            self._run(self._learn(group))
 
     async def _keep_learning(self) -> None:
         """Stores come and go: ask those that answer before they are all gone."""
@@ -489,13 +472,3 @@ class AsyncRaftClient:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RaftwoodError):
             _log.error("a request failed", error=repr(error))
-
-
-def _patience_ms(before_ms: int, error: RaftwoodError) -> int:
-    """How long the next attempt may take."""
-    is_silence = isinstance(error, DeadlineExceeded)
-    return min(ATTEMPT_MS_MAX, before_ms * 2) if is_silence else before_ms
-
-
-def _silence(group: int) -> str:
-    return f"group {group} did not answer in time: see that a majority of its stores runs"

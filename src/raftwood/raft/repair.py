@@ -44,6 +44,7 @@ from typing import Any, Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Conflict,
@@ -55,7 +56,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
-from raftwood.net import Backoff, Call, Service, TypedMethod
+from raftwood.net import Call, Service, TypedMethod
 from raftwood.net.identity import STORE_ROLE, store_of
 from raftwood.net.method_numbers import MethodNumber
 from raftwood.raft.bootstrap import ReplicaOpener

@@ -17,12 +17,12 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,

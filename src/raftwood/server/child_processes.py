@@ -5,15 +5,37 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import BinaryIO, Self
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, BinaryIO, Final, Self
 
 from raftwood.base.errors import InternalError
 
+CHILD_MODULE: Final = "raftwood.cli.child_process"
 _START_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 10.0
 _PORTS = range(15_000, 30_000)
+
+
+def child_command(arguments: Sequence[str], *, module: str = CHILD_MODULE) -> list[str]:
+    """What runs a module in this Python."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def child_options(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """How a child is started: it has no settings of its parent's but these.
+
+    The child sees by the end of its standard input that its parent has ended. An interrupt at the
+    terminal is the parent's, which ends its children itself.
+    """
+    inherited = {key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key}
+    return {
+        "stdin": subprocess.PIPE,
+        "env": inherited | dict(variables or {}),
+        "start_new_session": True,
+    }
 
 
 class ChildProcesses:
@@ -41,16 +63,7 @@ class ChildProcesses:
         """
         with self._open_log(name) as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "raftwood.cli.child_process",
-                *arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env={key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key},
-                # An interrupt at the terminal is the parent's: it ends its children itself.
-                start_new_session=True,
+                *child_command(arguments), stdout=subprocess.PIPE, stderr=log, **child_options()
             )
         before = self._processes.get(name)
         if before is not None:
@@ -110,16 +123,27 @@ def free_addresses(count: int) -> list[str]:
     Their ports are below those that the system gives to connections: one of these could take the
     port of a server that is away for a moment, and the server could not come back.
     """
-    found: list[str] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            # As servers do: connections that ended here a moment ago are no obstacle to them.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(f"127.0.0.1:{port}")
-        if len(found) == count:
-            return found
-    raise InternalError(f"no {count} ports are free on this machine: end what uses them")
+    ports = random.sample(_PORTS, len(_PORTS))
+    found = [f"127.0.0.1:{port}" for port in islice(filter(_is_free, ports), count)]
+    if len(found) < count:
+        raise InternalError(f"no {count} ports are free on this machine: end what uses them")
+    return found
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of them."""
+    for first in random.sample(_PORTS, len(_PORTS)):
+        if all(map(_is_free, range(first, first + count))):
+            return first
+    raise InternalError(f"no {count} ports in a row are free on this machine: end what uses them")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that ended here a moment ago are no obstacle to them.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

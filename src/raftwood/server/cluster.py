@@ -9,10 +9,10 @@ from typing import Final
 
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.logs import get_logger
-from raftwood.base.settings import Secret as SecretSetting
+from raftwood.base.settings import Secret
 from raftwood.dlog.bookie.server import BookieNetwork
 from raftwood.logservice.hakeeper.messages import GUESTS_FIRST
-from raftwood.net import ClientTls, Secret, ServerTls, TlsFiles
+from raftwood.net import ClientTls, ServerTls, TlsFiles
 from raftwood.net.identity import CLIENT_ROLE, OPERATOR_ROLE, READER_ROLE, STORE_ROLE
 from raftwood.net.stores import ClientNetwork
 from raftwood.raft.transport import HostNetwork
@@ -149,14 +149,14 @@ def client_tls(settings: Settings) -> ClientTls | None:
     return ClientTls(TlsFiles(authorities=authorities)) if authorities else None
 
 
-def _optional(setting: SecretSetting) -> Secret | None:
-    return Secret(setting.reveal().encode()) if setting else None
+def _optional(setting: Secret) -> Secret | None:
+    return setting.as_key() if setting else None
 
 
-def _secret(name: str, setting: SecretSetting) -> Secret:
+def _secret(name: str, setting: Secret) -> Secret:
     if not setting:
         raise InvalidConfiguration(
             f"secrets.{name} is not set: `raftwood config secret >> FILE` makes one, the same file "
             f"goes to --config everywhere; or set RAFTWOOD_SECRETS__{name.upper()}"
         )
-    return Secret(setting.reveal().encode())
+    return setting.as_key()

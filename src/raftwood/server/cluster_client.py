@@ -18,7 +18,7 @@ from raftwood.base.logs import get_logger
 from raftwood.base.seams import Logs, MetaStore
 from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.logservice.client.shard_logs import ShardLogs
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.metastore.raft_store import RaftMetaStore
 from raftwood.net import Connection
@@ -82,7 +82,7 @@ class _AskedStores:
     async def ask(self, connection: Connection, timeout_ms: int) -> dict[int, str]:
         try:
             stores = await ask_store_addresses(connection, timeout_ms)
-        except ShardNotFound:
+        except LogShardNotFound:
             return {}
         except NotFound:  # it is no log store
             self.serve_logs = False

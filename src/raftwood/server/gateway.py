@@ -208,7 +208,7 @@ class _Secrets(msgspec.Struct, frozen=True):
         if peer.role == PEER_ROLE:
             return self.peers
         key = self.gateway.access.key(peer.node_id) if peer.role == KEY_ROLE else None
-        return None if key is None else Secret(key.secret.encode())
+        return None if key is None else Secret(key.secret)
 
 
 async def _listen(server: Server, address: str, tls: ServerTls | None) -> str:

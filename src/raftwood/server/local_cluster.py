@@ -170,8 +170,8 @@ async def running_cluster(
         loghub = LogHubPart(
             url=f"http://{cluster.http[1]}",
             native=",".join(cluster.gateways.values()),
-            access_key_id=key.id,
-            access_key_secret=key.secret,
+            access_key=key.id,
+            access_secret=key.secret,
         )
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
         kv = await _kv_part(environment, cluster, settings)

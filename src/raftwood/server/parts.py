@@ -33,8 +33,8 @@ class LogHubPart(msgspec.Struct, frozen=True):
     """Of SLS's API and the other ways in over HTTP."""
     native: str
     """Of Raftwood's own clients, HOST:PORT."""
-    access_key_id: str
-    access_key_secret: str
+    access_key: str = msgspec.field(name="access_key_id")
+    access_secret: str = msgspec.field(name="access_key_secret")
 
 
 class LogServicePart(msgspec.Struct, frozen=True):

@@ -290,7 +290,7 @@ class ReceiverServer:
 
         def secret_of(peer: Identity) -> Secret | None:
             key = gateway.access.key(peer.node_id) if peer.role == KEY_ROLE else None
-            return None if key is None else Secret(key.secret.encode())
+            return None if key is None else Secret(key.secret)
 
         files: FileSink | None = None
         if clogs.files_folder:

@@ -236,8 +236,8 @@ async def running_standalone(
                 loghub = LogHubPart(
                     url=f"http://{gateway.http_address}",
                     native=gateway.address,
-                    access_key_id=key.id,
-                    access_key_secret=key.secret,
+                    access_key=key.id,
+                    access_secret=key.secret,
                 )
                 service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
                 clogs = (gateway.clogs_address,) if gateway.clogs_address else ()

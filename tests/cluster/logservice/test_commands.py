@@ -15,9 +15,9 @@ import pytest
 from raftwood.base.errors import Unavailable
 from raftwood.logservice.client import (
     LogClient,
+    LogShardNotFound,
     LsnTruncated,
     ReadOnlyClient,
-    ShardNotFound,
 )
 from tests.kits.processes import INTERRUPTIBLE
 from tests.kits.raft.stores import WAIT, Stores
@@ -200,7 +200,7 @@ def test_a_plain_script_uses_a_log_from_many_threads(stores: Stores) -> None:
     with pytest.raises(Unavailable, match="closed"):
         log.append(b"")
     log.close()
-    with pytest.raises(ShardNotFound):
+    with pytest.raises(LogShardNotFound):
         LogClient.connect(address, secret=secrets["clients"], shard="none", timeout_ms=30_000)
 
 

@@ -124,8 +124,8 @@ def test_web_servers_ship_every_line_once_and_in_order_while_a_receiver_is_kille
         part = standalone.loghub
         access = {
             "gateways": part.native,
-            "access_key": part.access_key_id,
-            "access_secret": part.access_key_secret,
+            "access_key": part.access_key,
+            "access_secret": part.access_secret,
         }
         found = stored_files(read, "web", "access", access)
     assert truth.total.requests == plan.lines

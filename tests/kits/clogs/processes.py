@@ -254,7 +254,9 @@ class ClogsProcesses:
         deadline = time.monotonic() + WAIT_S_MAX
         while True:
             try:
-                return LogHubClient.connect(natives, key_id=self.key.id, secret=self.key.secret)
+                return LogHubClient.connect(
+                    natives, access_key=self.key.id, access_secret=self.key.secret
+                )
             except RaftwoodError:
                 # A key that was just made is not known to every gateway yet.
                 assert time.monotonic() < deadline

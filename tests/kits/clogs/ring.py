@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 from raftwood.base.environment import Environment
 from raftwood.base.metrics import Metrics
-from raftwood.base.settings import Secret as SecretText
 from raftwood.clogs.client.server_pool import ShipperCredentials
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.configuration import (
@@ -30,7 +29,7 @@ QUICK = HaRules(check_gap_ms=200, invalid_checks_max=3, isolation_first_ms=200)
 def settings_of(**changes: object) -> ClogsClientSettings:
     values: dict[str, object] = {
         "access_key": KEY,
-        "access_secret": SecretText(SECRET.decode()),
+        "access_secret": Secret(SECRET.decode()),
         "linger_ms": 5,
         "retry_first_ms": 20,
         "retry_longest_ms": 200,

@@ -10,6 +10,7 @@ import random
 import msgspec
 
 from raftwood.base.errors import NotLeader, ProtocolError, RaftwoodError, Unauthenticated
+from raftwood.base.settings import Secret
 from raftwood.net.frames import HEADER_BYTES, TAIL_BYTES, FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import (
     PROTOCOL_VERSION,
@@ -23,7 +24,7 @@ from raftwood.net.handshake import (
     Welcome,
     decode_message,
 )
-from raftwood.net.identity import Identity, Secret
+from raftwood.net.identity import Identity
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX
 from raftwood.net.wire_errors import decode_error, encode_error
 

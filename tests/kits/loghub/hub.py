@@ -46,7 +46,7 @@ class Hub(msgspec.Struct):
     async def client(self) -> AsyncLogHubClient:
         """One more; it is closed with the hub."""
         made = await AsyncLogHubClient.connect(
-            self.environment, self.addresses, key_id=self.key.id, secret=self.key.secret
+            self.environment, self.addresses, access_key=self.key.id, access_secret=self.key.secret
         )
         self.clients.append(made)
         return made

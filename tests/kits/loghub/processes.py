@@ -89,8 +89,8 @@ class HubProcesses(LogProcesses):
                 client = await AsyncLogHubClient.connect(
                     self._environment,
                     addresses,
-                    key_id=self.key.id,
-                    secret=self.key.secret,
+                    access_key=self.key.id,
+                    access_secret=self.key.secret,
                     timeout_ms=CLIENT_TIMEOUT_MS,
                 )
                 break

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from raftwood.logservice.client import append_pipeline, shard_link
+from raftwood.logservice.client import append_pipeline
 from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.records import record_name
+from raftwood.net import stores
 from raftwood.raft import leadership
 from raftwood.raft.engine import RaftEngine
 from raftwood.raft.leadership import SlowLeader
@@ -179,7 +180,7 @@ def _propose_all_again(
 
 staying = replaced(SlowLeader, tick=lambda *_: ())
 proposing_again = replaced(NodeHost, propose_batch=_propose_all_again)
-_impatient = lambda _: shard_link.ATTEMPT_MS  # noqa: E731
+_impatient = lambda _: stores.ATTEMPT_MS  # noqa: E731
 
 
 def run_slow_leader_of_before(seed: int) -> None:
@@ -231,7 +232,7 @@ MUTANTS = {
         run_slow_leader_of_before,
         together(
             replaced(append_pipeline, attempt_ms=_impatient),
-            replaced(shard_link, attempt_ms=_impatient),
+            replaced(stores, attempt_ms=_impatient),
         ),
         harm="nothing was acked",
     ),

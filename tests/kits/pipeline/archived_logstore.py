@@ -31,8 +31,8 @@ class ArchivedLogstore:
         self.uri = str(folder / "archive")
         self.access = StreamAccess(
             gateways=tuple(made.addresses),
-            key_id=made.key.id,
-            secret=made.key.secret,
+            access_key=made.key.id,
+            access_secret=made.key.secret,
             project=PROJECT,
             logstore=LOGSTORE,
         )
@@ -41,7 +41,9 @@ class ArchivedLogstore:
 
     def client(self) -> LogHubClient:
         access = self.access
-        return LogHubClient.connect(access.gateways, key_id=access.key_id, secret=access.secret)
+        return LogHubClient.connect(
+            access.gateways, access_key=access.access_key, access_secret=access.access_secret
+        )
 
     def put(self, count: int, *, is_arrow: bool = False) -> None:
         """Records whose time in seconds is their number."""
@@ -80,8 +82,8 @@ class ArchivedLogstore:
             LOGSTORE,
             archive=self.uri,
             gateways=",".join(self.access.gateways),
-            access_key=self.access.key_id,
-            access_secret=self.access.secret,
+            access_key=self.access.access_key,
+            access_secret=self.access.access_secret,
             **options,
         )
 

@@ -93,7 +93,7 @@ class ClusterUp:
 
     def client(self) -> LogHubClient:
         return LogHubClient.connect(
-            self.hub.native, key_id=self.hub.access_key_id, secret=self.hub.access_key_secret
+            self.hub.native, access_key=self.hub.access_key, access_secret=self.hub.access_secret
         )
 
 

@@ -61,8 +61,8 @@ class Hub:
         """A batch that says to be a LogGroup, whatever it is."""
         access = StreamAccess(
             gateways=(self.standalone.loghub.native,),
-            key_id=self.standalone.loghub.access_key_id,
-            secret=self.standalone.loghub.access_key_secret,
+            access_key=self.standalone.loghub.access_key,
+            access_secret=self.standalone.loghub.access_secret,
             project=PROJECT,
             logstore=logstore,
         )

@@ -10,8 +10,8 @@ def options_of(part: LogHubPart) -> dict[str, str]:
     """How to reach LogHub, as options of Spark."""
     return {
         "gateways": part.native,
-        "accessKey": part.access_key_id,
-        "accessSecret": part.access_key_secret,
+        "accessKey": part.access_key,
+        "accessSecret": part.access_secret,
     }
 
 

@@ -38,7 +38,9 @@ def standalone(folder: Path) -> Iterator[dict[str, Any]]:
 def connected(parts: dict[str, Any]) -> LogHubClient:
     loghub = parts["loghub"]
     return LogHubClient.connect(
-        loghub["native"], key_id=loghub["access_key_id"], secret=loghub["access_key_secret"]
+        loghub["native"],
+        access_key=loghub["access_key_id"],
+        access_secret=loghub["access_key_secret"],
     )
 
 

@@ -68,8 +68,8 @@ class Streams:
                 async with await AsyncLogHubClient.connect(
                     environment,
                     self.address,
-                    key_id=self._access["key_id"],
-                    secret=self._access["secret"],
+                    access_key=self._access["key_id"],
+                    access_secret=self._access["secret"],
                 ) as client:
                     return await work(client)
 

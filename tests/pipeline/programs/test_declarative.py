@@ -58,8 +58,8 @@ def test_the_declared_pipeline_runs_and_writes_errors_to_a_stream(tmp_path: Path
                 JAVA_HOME=java_home(),
                 PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
                 RAFTWOOD_LOGHUB_CLIENT__GATEWAYS=part.native,
-                RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY=part.access_key_id,
-                RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET=part.access_key_secret,
+                RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY=part.access_key,
+                RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET=part.access_secret,
                 **python_of_spark(),
             )
             assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]

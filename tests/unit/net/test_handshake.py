@@ -26,6 +26,7 @@ from raftwood.base.errors import (
     Unauthenticated,
     UnsupportedVersion,
 )
+from raftwood.base.settings import Secret
 from raftwood.net.frames import Frame, FrameDecoder, FrameKind, encode_frame
 from raftwood.net.handshake import (
     ClientCredentials,
@@ -35,7 +36,7 @@ from raftwood.net.handshake import (
     ServerHandshake,
     Welcome,
 )
-from raftwood.net.identity import Identity, Secret, identity_of_certificate
+from raftwood.net.identity import Identity, identity_of_certificate
 from raftwood.net.limits import HANDSHAKE_BYTES_MAX
 from raftwood.net.wire_errors import decode_error, encode_error
 
@@ -245,7 +246,7 @@ def test_secrets_do_not_show() -> None:
 
 def test_short_secrets_and_bad_names_are_refused() -> None:
     with pytest.raises(InvalidConfiguration):
-        Secret(b"short")
+        Secret(b"short").as_key()
     with pytest.raises(InvalidName):
         Identity(role="client", node_id="../etc")
     with pytest.raises(Unauthenticated):

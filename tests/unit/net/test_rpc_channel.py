@@ -20,9 +20,9 @@ from tests.kits.net.rpc import (
 from tests.kits.running import until
 from tests.unit.net.conftest import Run
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import ConnectionLost, ShuttingDown, Unauthenticated, Unavailable
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     Connection,

@@ -36,7 +36,12 @@ class _Silent:
 
 def read(hub: _Silent) -> list[Any]:
     access = StreamAccess(
-        gateways=("h:1",), key_id="k", secret="s", project="p", logstore="s", timeout_ms=200
+        gateways=("h:1",),
+        access_key="k",
+        access_secret="s",
+        project="p",
+        logstore="s",
+        timeout_ms=200,
     )
     wanted = ShardRange(0, Position(3), Position(9))
     return list(read_range(SourceOptions(access=access), MESSAGE, wanted, cast("Hub", hub)))

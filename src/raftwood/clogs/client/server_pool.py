@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unavailable
 from raftwood.base.files import Buffer
@@ -21,7 +22,6 @@ from raftwood.clogs.ring import Routing
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CLUSTER, KEY_ROLE, PING
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,

@@ -73,7 +73,7 @@ from raftwood.clogs.frames import (
 from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
-from raftwood.net import ClientTls, Payload, Secret, TlsFiles
+from raftwood.net import ClientTls, Payload, TlsFiles
 from raftwood.net.identity import split_address
 
 _TOLD_AFTER_S: Final = 2.0
@@ -728,7 +728,7 @@ def access_of(settings: ClogsClientSettings) -> ShipperCredentials:
     tls = None
     if settings.authorities:
         tls = ClientTls(TlsFiles(authorities=settings.authorities))
-    secret = Secret(settings.access_secret.reveal().encode())
+    secret = settings.access_secret.as_key()
     return ShipperCredentials(key_id=settings.access_key, secret=secret, tls=tls)
 
 

@@ -9,6 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
+from raftwood.base.backoff import Backoff
+from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, SequenceForgotten
 from raftwood.base.logs import get_logger
 from raftwood.clogs.tail.checkpoints import FileCheckpoints
@@ -19,7 +21,7 @@ from raftwood.clogs.tail.seams import BatchDeliverer
 from raftwood.clogs.tail.settings import TailSettings
 
 _log = get_logger("tail")
-_RETRY_S_MAX: Final = 60.0
+_RETRY_MS_MAX: Final = 60_000
 _AHEAD_MAX: Final = 7
 """Batches of a name that are made or delivered behind the first one, which is not stored so far."""
 
@@ -78,6 +80,7 @@ class TailLanes:
 
     def __init__(
         self,
+        environment: Environment,
         settings: TailSettings,
         *,
         roster: Roster,
@@ -86,7 +89,8 @@ class TailLanes:
         checkpoints: FileCheckpoints,
         counters: TailCounters,
     ) -> None:
-        self._settings = settings
+        self._random = environment.random
+        self._backoff = Backoff(first_ms=settings.retry_ms, longest_ms=_RETRY_MS_MAX)
         self._roster = roster
         self._reader = reader
         self._delivering = delivering
@@ -197,7 +201,7 @@ class TailLanes:
 
     async def _stored(self, ready: ReadyBatch, lane: _Lane, place: _Place) -> None:
         """Again and again: the file waits, and is what keeps the lines meanwhile."""
-        file, wait_s, told = ready.file, self._settings.retry_ms / 1000, ""
+        file, told, pauses = ready.file, "", self._backoff.delays_s(self._random)
         while True:
             try:
                 lane.hand_over(place)
@@ -213,8 +217,7 @@ class TailLanes:
                     if error.message != told:
                         told = file.refusal = error.message
                         _log.warning("a batch is not delivered", file=file.path, reason=told)
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 2, _RETRY_S_MAX)
+                    await asyncio.sleep(next(pauses))
                 await lane.turn(place)
                 continue
             file.refusal = ""

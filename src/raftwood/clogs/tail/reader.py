@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 import xxhash
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
 from raftwood.base.logs import get_logger
@@ -151,6 +152,8 @@ class FileReader:
         counters: TailCounters,
     ) -> None:
         self._clock = environment.clock
+        self._random = environment.random
+        self._backoff = Backoff(first_ms=settings.retry_ms, longest_ms=_RETRY_MS_MAX)
         self._settings = settings
         self._files = files
         self._open_files = open_files
@@ -191,9 +194,9 @@ class FileReader:
         if problem != file.problem:
             _log.warning("a file is held up", file=file.path, problem=problem)
         file.problem = problem
+        wait_ms = self._backoff.delay_ms(file.failures, self._random.random())
         file.failures += 1
-        wait_ms = self._settings.retry_ms << min(file.failures - 1, 16)
-        file.retry_at_ms = _now_ms() + min(wait_ms, _RETRY_MS_MAX)
+        file.retry_at_ms = _now_ms() + int(wait_ms)
         self._counters.troubles += 1
 
     def begin_anew(self, file: FollowedFile) -> None:

@@ -83,6 +83,7 @@ class Tailer:
             counters=self.counters,
         )
         self._lanes = TailLanes(
+            environment,
             settings,
             roster=self._roster,
             reader=self._reader,

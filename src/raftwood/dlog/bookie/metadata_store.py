@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import (
     AlreadyExists,
     Overloaded,
@@ -142,7 +143,7 @@ NEXT_LEDGER: Final = "dlog/next-ledger"
 LEDGERS: Final = "dlog/ledgers/"
 _PAGE: Final = 1_000
 _ATTEMPTS: Final = 200
-_PAUSE_S_MAX: Final = 0.02
+_PAUSE: Final = Backoff(first_ms=20, longest_ms=20, jitter=1)
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -184,7 +185,7 @@ class MetaLedgers:
             following = str(ledger + 1).encode()
             if await self._store.compare_and_set(NEXT_LEDGER, following, version=version):
                 return ledger
-            await asyncio.sleep(self._random.uniform(0, _PAUSE_S_MAX))
+            await asyncio.sleep(_PAUSE.delay_s(0, self._random))
         raise Overloaded("too many make ledgers at once: try again")
 
     async def create(self, ledger: int, metadata: LedgerMetadata) -> int:

@@ -5,9 +5,10 @@ Long polls have a connection of their own, so that any number of them never dela
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     Cancelled,
@@ -47,15 +48,12 @@ from raftwood.dlog.errors import BookieReadOnly, BookieUnavailable
 from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.dlog.ledgers.seams import AddRequest, AddSink
 from raftwood.net import (
-    Backoff,
     Channel,
-    ClientCredentials,
     Connection,
-    Identity,
     Method,
     Payload,
-    connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import split_address
 from raftwood.net.stores import ClientNetwork
 
@@ -230,26 +228,18 @@ def dial_bookie(
     network: ClientNetwork,
     bookie: BookieId,
     address_of: AddressOf | None = None,
-) -> Callable[[], Coroutine[Any, Any, Connection]]:
+) -> Connector:
     """Makes one attempt to connect; the bookie must prove that it has this id."""
     if address_of is None:
         split_address(bookie)
-    credentials = ClientCredentials(
-        cluster_id=network.cluster,
-        identity=Identity(role=network.role, node_id=network.name),
-        secret=network.secret,
-        server=bookie_identity(bookie),
-    )
 
     async def dial() -> Connection:
         address = bookie if address_of is None else await address_of(bookie)
         try:
-            host, port = split_address(address)
+            connector = network.connector(environment, address, bookie_identity(bookie))
         except InvalidInput as error:
             raise BookieUnavailable(f"bookie {bookie} is not registered anywhere now") from error
-        return await connect(
-            host, port, credentials, environment.random, limits=network.limits, tls=network.tls
-        )
+        return await connector()
 
     return dial
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, InvalidConfiguration, RaftwoodError, Unavailable
 from raftwood.dlog.errors import BookieUnavailable
@@ -50,7 +51,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
-_PAUSE_S = 0.05
+_PAUSE = Backoff(first_ms=65, longest_ms=65)
 
 
 class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
             except (Unavailable, DeadlineExceeded):
                 if not tries_left:
                     raise
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_PAUSE.delay_s(0, self.environment.random))
         raise AssertionError("at least one try was made")
 
     async def get(self, ledger: int) -> VersionedMetadata:
@@ -94,7 +95,7 @@ class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
                 version = await self.metadata.compare_and_set(ledger, wanted, version=known.version)
             except (Unavailable, DeadlineExceeded):
                 # It may have been done: what stands there tells.
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_PAUSE.delay_s(0, self.environment.random))
             else:
                 if version is not None:
                     return VersionedMetadata(wanted, version)

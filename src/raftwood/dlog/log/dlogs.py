@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
@@ -42,6 +43,7 @@ from raftwood.dlog.log.writer_driver import LOG_PROPERTY, LogContext
 from raftwood.dlog.settings import DlogSettings
 
 _ATTEMPTS: Final = 32
+_PAUSE: Final = Backoff(first_ms=10, longest_ms=320, jitter=1)
 _PAGE: Final = 1_000
 
 
@@ -255,7 +257,7 @@ class Dlogs:
             if version is not None:
                 self.metas.note(name, meta, version)
                 return meta
-            await asyncio.sleep(self._environment.random.random() * attempt / 100)
+            await asyncio.sleep(_PAUSE.delay_s(attempt, self._environment.random))
         raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
 
     async def remove(self, name: str) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     InternalError,
@@ -338,10 +339,10 @@ class WriterDriver:
         await self._wait()
 
     async def _wait(self) -> None:
-        settings = self._around.settings
-        longest_ms = min(settings.pause_ms << min(self._pauses, 16), settings.pause_max_ms)
+        settings, random_source = self._around.settings, self._around.environment.random
+        backoff = Backoff(first_ms=settings.pause_ms, longest_ms=settings.pause_max_ms)
+        await asyncio.sleep(backoff.delay_s(self._pauses, random_source))
         self._pauses += 1
-        await asyncio.sleep(longest_ms * self._around.environment.random.uniform(0.5, 1) / 1000)
 
     def _meta(self) -> LogMeta:
         assert self.rules.meta is not None

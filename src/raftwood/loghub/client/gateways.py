@@ -1,11 +1,13 @@
 """The gateways as a client knows them: a connection to each, and the next one where one fails."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
@@ -36,12 +38,10 @@ from raftwood.loghub.wire import (
     encode_control,
 )
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,
     ClientTls,
-    Connection,
     Identity,
     Method,
     Payload,
@@ -49,6 +49,7 @@ from raftwood.net import (
     TypedMethod,
     connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import split_address
 
 Request = TypeVar("Request")
@@ -59,10 +60,10 @@ _BACKOFF: Final = Backoff(first_ms=20, longest_ms=1_000)
 _LIMITS: Final = ClientLimits(
     connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
 )
-_PAUSE_FIRST_S: Final = 0.01
+_LOOK_S: Final = 0.01
+_PAUSE: Final = Backoff(first_ms=10, longest_ms=500)
 _REFUSALS_S: Final = 2.0
 """So long a gateway may not have heard of a key that was just made."""
-_PAUSE_LONGEST_S: Final = 0.5
 _REPEATABLE: Final = (
     GetCheckpoints,
     GetLogstore,
@@ -84,8 +85,8 @@ class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Where gateways are, and the access key that a client shows them."""
 
     addresses: tuple[str, ...]
-    key_id: str
-    secret: Secret
+    access_key: str
+    access_secret: Secret
     tls: ClientTls | None = None
 
 
@@ -110,27 +111,22 @@ class Gateways:
         # Clients begin with different gateways, which spreads the load.
         self._turn = environment.random.randrange(len(self._channels))
 
-    def _connector(
-        self, access: HubAccess, address: str
-    ) -> Callable[[], Coroutine[Any, Any, Connection]]:
+    def _connector(self, access: HubAccess, address: str) -> Connector:
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=CLUSTER,
-            identity=Identity(role=KEY_ROLE, node_id=access.key_id),
-            secret=access.secret,
+            identity=Identity(role=KEY_ROLE, node_id=access.access_key),
+            secret=access.access_secret,
         )
-
-        async def dial() -> Connection:
-            return await connect(
-                host,
-                port,
-                credentials,
-                self._environment.random,
-                limits=_LIMITS,
-                tls=access.tls,
-            )
-
-        return dial
+        return partial(
+            connect,
+            host,
+            port,
+            credentials,
+            self._environment.random,
+            limits=_LIMITS,
+            tls=access.tls,
+        )
 
     async def start(self, timeout_ms: int) -> None:
         """Connect; one gateway that answers is enough."""
@@ -146,7 +142,7 @@ class Gateways:
                 raise Unauthenticated(refusal.message)
             if loop.time() >= deadline:
                 raise self._reason()
-            await asyncio.sleep(_PAUSE_FIRST_S)
+            await asyncio.sleep(_LOOK_S)
 
     def _reason(self) -> Unavailable:
         last = next((each.last_error for each in self._channels if each.last_error), None)
@@ -187,7 +183,7 @@ class Gateways:
                 if isinstance(error, ConnectionLost | DeadlineExceeded) and not is_repeatable:
                     raise
                 reason = error
-            pause_s = min(_PAUSE_LONGEST_S, _PAUSE_FIRST_S * (1 << min(attempts, 10)))
+            pause_s = _PAUSE.delay_s(attempts, self._environment.random)
             if deadline is None:
                 deadline = loop.time() + timeout_ms / 1000
             if loop.time() + pause_s >= deadline:

@@ -1,7 +1,7 @@
 """`AsyncLogHubClient`: projects, logstores, shards, groups; the way to producers and readers.
 
 async with await AsyncLogHubClient.connect(
-    environment, "127.0.0.1:7401,127.0.0.1:7402", key_id=KEY_ID, secret=SECRET
+    environment, "127.0.0.1:7401,127.0.0.1:7402", access_key=KEY_ID, access_secret=SECRET
 ) as client:
     await client.create_logstore("web", "access", shard_count=4)
     async with client.producer("web", "access") as producer: ...
@@ -79,16 +79,16 @@ class AsyncLogHubClient:
         environment: Environment,
         addresses: str | Sequence[str],
         *,
-        key_id: str,
-        secret: str | bytes,
+        access_key: str,
+        access_secret: str | bytes,
         tls: ClientTls | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
         """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
         access = HubAccess(
             addresses=addresses_of(addresses),
-            key_id=key_id,
-            secret=Secret(secret.encode() if isinstance(secret, str) else secret),
+            access_key=access_key,
+            access_secret=Secret(access_secret).as_key(),
             tls=tls,
         )
         gateways = Gateways(environment, access)

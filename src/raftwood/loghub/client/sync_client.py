@@ -1,6 +1,6 @@
 """`LogHubClient`: LogHub for programs without an event loop.
 
-    with LogHubClient.connect("127.0.0.1:7401", key_id=KEY_ID, secret=SECRET) as client:
+    with LogHubClient.connect("127.0.0.1:7401", access_key=KEY_ID, access_secret=SECRET) as client:
         with client.producer("web", "access") as producer:
             producer.send({"message": "hello"})
         for record in client.reader("web", "access"): ...
@@ -120,8 +120,8 @@ class LogHubClient:
         cls,
         addresses: str | Sequence[str],
         *,
-        key_id: str,
-        secret: str | bytes,
+        access_key: str,
+        access_secret: str | bytes,
         tls: ClientTls | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
@@ -132,8 +132,8 @@ class LogHubClient:
                 lambda environment: AsyncLogHubClient.connect(
                     environment,
                     addresses,
-                    key_id=key_id,
-                    secret=secret,
+                    access_key=access_key,
+                    access_secret=access_secret,
                     tls=tls,
                     timeout_ms=timeout_ms,
                 ),

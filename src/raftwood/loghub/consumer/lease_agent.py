@@ -23,6 +23,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import InvariantViolated
 from raftwood.loghub.consumer import lease_events
 from raftwood.loghub.consumer.group_view import GroupView
@@ -41,7 +42,7 @@ from raftwood.loghub.consumer.leases import (
     WorkerRow,
 )
 
-BACKOFF_MS = 50
+BACKOFF_MS = 100
 FULL_SCAN_EVERY = 20
 """Scans by change show neither rows that were removed by hand nor how fast others read. A full scan
 every time would make 1,000 workers read 10,000 rows each, twice in every T."""
@@ -60,7 +61,7 @@ class StoreCallSchedule:
     """Of one agent, in milliseconds of its clock."""
 
     def __init__(self, times: LeaseTimes) -> None:
-        self._backoff_max_ms = times.renew_ms // 2
+        self._backoff = Backoff(first_ms=BACKOFF_MS, longest_ms=times.renew_ms // 2)
         self._due: dict[StoreCall, int] = {}
         self._failures: dict[StoreCall, int] = {}
         self._not_before: dict[StoreCall, int] = {}
@@ -123,9 +124,9 @@ class StoreCallSchedule:
         match self.ended(call, now_ms):
             case AskTake(asked) | AskBecome(asked):
                 self._doubtful |= {each.shard: each.lease_id for each in asked}
-        failures = self._failures[call] = self._failures.get(call, 0) + 1
-        wait_ms = min(BACKOFF_MS << min(failures, 16), self._backoff_max_ms)
-        self._not_before[call] = now_ms + int(wait_ms * (0.5 + jitter / 2))
+        failures = self._failures.get(call, 0)
+        self._failures[call] = failures + 1
+        self._not_before[call] = now_ms + int(self._backoff.delay_ms(failures, jitter))
         self._due[call] = self._not_before[call]
         if self._is_closed and call in PERIODIC:
             del self._due[call]

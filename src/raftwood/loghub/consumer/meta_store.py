@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Overloaded
 from raftwood.base.seams import Compare, KeyEntry, KeyOperation, MetaStore, RemoveKey, SetKey
@@ -36,7 +37,7 @@ Asked = TypeVar("Asked", NewLease, Renewal, Take, Save, str, tuple[str, str | No
 LEASES_MAX = 60
 """In one transaction, beside a worker and the counter."""
 TRIES_MAX = 30
-PAUSE_S_MAX = 0.05
+_PAUSE = Backoff(first_ms=50, longest_ms=50, jitter=1)
 _PLAIN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
@@ -281,7 +282,7 @@ class MetaLeaseStore:
 
     async def _pause(self, attempt: int) -> None:
         if attempt:
-            await asyncio.sleep(PAUSE_S_MAX * self._environment.random.random())
+            await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
 
     def _contended(self) -> Overloaded:
         return Overloaded(f"too many change the leases below {self._root} at once: try again")

@@ -10,11 +10,13 @@ While process() runs, the next read is under way.
 """
 
 import asyncio
+import random
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final, Literal
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, LeaseTenure
@@ -28,9 +30,7 @@ from raftwood.loghub.errors import LeaseLost
 _log = get_logger("consumer")
 
 Start = Literal["begin", "end"]
-READ_PAUSE_S: Final = 0.2
-"""After a read that failed, or found nothing at once."""
-READ_PAUSE_LONGEST_S: Final = 5.0
+_READ_PAUSE: Final = Backoff(first_ms=250, longest_ms=5_000)
 
 
 class ShardConsumerState(Enum):
@@ -82,6 +82,7 @@ class ShardConsumer:
         tracker: AsyncCheckpointTracker,
         tenure: LeaseTenure,
         meter: ShardMeter,
+        random_source: random.Random,
         *,
         start: Start,
     ) -> None:
@@ -103,7 +104,7 @@ class ShardConsumer:
         self._position = ""
         self._reading: asyncio.Task[ShardRead] | None = None
         self._stopping: asyncio.Task[Literal[True]] | None = None
-        self._pause_s = READ_PAUSE_S
+        self._random = random_source
 
     def stop(self, reason: StopReason) -> None:
         """Ends after the call of process() that is under way.
@@ -239,18 +240,15 @@ class ShardConsumer:
 
     async def _read(self, position: str) -> ShardRead:
         """What can be tried again is, for as long as the shard is this worker's."""
+        pauses_s = _READ_PAUSE.delays_s(self._random)
         while True:
             try:
-                read = await self._source.read(self.lease.shard, position)
+                return await self._source.read(self.lease.shard, position)
             except RaftwoodError as error:
                 if not error.retriable:
                     raise
                 self.meter.totals.read_failures += 1
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = min(self._pause_s * 2, READ_PAUSE_LONGEST_S)
-            else:
-                self._pause_s = READ_PAUSE_S
-                return read
+                await asyncio.sleep(next(pauses_s))
 
     async def _next_read(self) -> ShardRead | None:
         """The next read; None if the consumer is told to stop before it comes."""

@@ -41,6 +41,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateColumn
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     ConnectionLost,
@@ -234,7 +235,7 @@ DRIVERS = {
 CONNECTIONS_MAX = 3
 """A worker renews, scans and saves at once, and none of these may wait for another."""
 TRIES_MAX = 5
-PAUSE_S = 0.02
+_PAUSE = Backoff(first_ms=30, longest_ms=150, jitter=0.67)
 MIGRATION_S = 15.0
 """Tables are made once, and all who open wait for it; a slow disk takes its time for each."""
 CLEAN_UP_S = 3.0
@@ -349,7 +350,7 @@ class SqlEngine:
                         if attempt == TRIES_MAX or not _was_ended_by_others(error):
                             raise
                         attempt += 1
-                await asyncio.sleep(PAUSE_S * attempt * (0.5 + self._random.random()))
+                await asyncio.sleep(_PAUSE.delay_s(attempt - 1, self._random))
 
     @asynccontextmanager
     async def _mapped(self, seconds: float) -> AsyncIterator[None]:

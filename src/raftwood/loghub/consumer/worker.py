@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, InvalidInput, InvariantViolated, RaftwoodError
 from raftwood.base.logs import get_logger
@@ -95,8 +96,7 @@ _SLEEP_MAX_MS: Final = 1_000
 """The loop's timers stand still while the machine sleeps; the agent's clock does not."""
 _DRAIN_TIMEOUTS: Final = 3
 """After so many lease timeouts a worker leaves without having handed over."""
-_RESTART_MS: Final = 1_000
-_RESTART_LONGEST_MS: Final = 60_000
+_RESTART: Final = Backoff(first_ms=1_000, longest_ms=60_000)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +315,7 @@ class Worker:
             AsyncCheckpointTracker(lease, tenure, self._writer),
             tenure,
             ShardMeter(self._clock, self._totals),
+            self._random,
             start=self.config.start,
         )
         self._consumers[lease.shard] = consumer
@@ -348,7 +349,7 @@ class Worker:
         if consumer.has_advanced:
             self._failures.pop(shard, None)
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
-        return min(_RESTART_MS << min(failures - 1, 16), _RESTART_LONGEST_MS)
+        return int(_RESTART.delay_ms(failures - 1, self._random.random()))
 
     def _measure(self, ask: lease_events.Ask, event: lease_events.Event) -> None:
         if not isinstance(event, lease_events.LeasesAnswered):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, NotFound, Unavailable
 from raftwood.base.position import Position
@@ -185,8 +186,7 @@ TTL_DAYS_MAX: Final = 3650
 SIZE_MAX: Final = 500
 """Of a page of a list."""
 _DESCRIPTION_CHARACTERS_MAX: Final = 4096
-_PAUSE_S: Final = 0.005
-_PAUSE_S_MAX: Final = 0.5
+_PAUSE: Final = Backoff(first_ms=5, longest_ms=500, jitter=1)
 
 
 class Catalog:
@@ -342,8 +342,7 @@ class Catalog:
             ):
                 return
             # Others make theirs in the same project.
-            longest_s = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(attempt, 10))
-            await asyncio.sleep(self._environment.random.uniform(0, longest_s))
+            await asyncio.sleep(_PAUSE.delay_s(attempt, self._environment.random))
         raise _changing(project)
 
     async def update_logstore(self, project: str, name: str, options: LogstoreOptions) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, NotFound, OutOfRange, Unavailable
 from raftwood.base.names import checked_name
@@ -313,8 +314,7 @@ GROUPS_MAX: Final = 64
 TIMEOUT_S_MAX: Final = 6 * 3600
 ATTEMPTS_MAX: Final = 30
 """Of a change that others were faster with."""
-_PAUSE_S: Final = 0.005
-_PAUSE_S_MAX: Final = 0.2
+_PAUSE: Final = Backoff(first_ms=5, longest_ms=200, jitter=1)
 _KEYS_AT_ONCE: Final = 50
 """In one transaction."""
 
@@ -602,8 +602,7 @@ class ConsumerGroups:
         return written is not None
 
     async def _pause(self, attempt: int) -> None:
-        longest = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(attempt, 10))
-        await asyncio.sleep(self._environment.random.uniform(0, longest))
+        await asyncio.sleep(_PAUSE.delay_s(attempt, self._environment.random))
 
 
 def _checkpoint(shard: int, found: CheckpointRecord | None) -> GroupCheckpoint:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from raftwood.logservice.client.sync_client import LogClient
     from raftwood.logservice.errors import (
         LeaseTooOld,
+        LogShardNotFound,
         LsnOutOfRange,
         LsnPastEnd,
         LsnTruncated,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         ReadOnlyClient,
         RecordTooLarge,
         SequenceGap,
-        ShardNotFound,
     )
     from raftwood.logservice.records import Record
 
@@ -36,6 +36,7 @@ __all__ = [
     "LeaseTooOld",
     "LogClient",
     "LogClientConfig",
+    "LogShardNotFound",
     "LsnOutOfRange",
     "LsnPastEnd",
     "LsnTruncated",
@@ -48,7 +49,6 @@ __all__ = [
     "ServiceAgent",
     "ShardLog",
     "ShardLogs",
-    "ShardNotFound",
 ]
 
 __getattr__ = lazy_exports(
@@ -70,6 +70,7 @@ __getattr__ = lazy_exports(
         "raftwood.logservice.client.sync_client": ("LogClient",),
         "raftwood.logservice.errors": (
             "LeaseTooOld",
+            "LogShardNotFound",
             "LsnOutOfRange",
             "LsnPastEnd",
             "LsnTruncated",

@@ -39,17 +39,13 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
-from raftwood.logservice.client.shard_link import (
-    PAUSE_FIRST_S,
-    PAUSE_LONGEST_S,
-    ShardLink,
-    attempt_ms,
-)
+from raftwood.logservice.client.shard_link import ShardLink
 from raftwood.logservice.errors import RecordTooLarge, SequenceGap
 from raftwood.logservice.log_rules import WINDOW
 from raftwood.logservice.records import encode_user_entry, renumbered
 from raftwood.logservice.wire import APPEND, HAS_ERRORS, append_pieces, decode_lsns, encode_append
 from raftwood.net import Payload
+from raftwood.net.stores import attempt_ms
 
 BATCH_RECORDS_MAX: Final = WINDOW // 4
 BATCH_BYTES_MAX: Final = 1 << 20
@@ -297,11 +293,10 @@ class AppendPipeline:
 
     async def _recover(self) -> None:
         """Send the first records alone until they are answered, then go on as usual."""
-        pause_s = PAUSE_FIRST_S
+        pauses_s = self._link.stores.pauses_s()
         try:
             while self._sent:
-                await asyncio.sleep(pause_s)
-                pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
+                await asyncio.sleep(next(pauses_s))
                 if not self._sent:
                     break
                 if self._sent[0].deadline <= self._loop.time():
@@ -517,6 +512,7 @@ class SingleAppends:
         link = self._link
         reason: RaftwoodError | None = None
         again = False
+        pauses_s = link.stores.pauses_s()
         while batch:
             remaining_ms = int((batch[0].deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
@@ -541,7 +537,7 @@ class SingleAppends:
             batch = left
             if batch and reason is not None:
                 link.note(reason, asked=link.guess())
-                await asyncio.sleep(PAUSE_LONGEST_S)
+                await asyncio.sleep(next(pauses_s))
 
     async def close(self) -> None:
         self._send()

@@ -17,6 +17,7 @@ import asyncio
 import errno
 import struct
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -49,7 +50,7 @@ from raftwood.base.files import (
     perform,
 )
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.shard_link import PAUSE_LONGEST_S, ShardLink
+from raftwood.logservice.client.shard_link import ShardLink
 from raftwood.logservice.errors import LsnTruncated
 from raftwood.logservice.records import (
     NUMBER_MAX,
@@ -457,7 +458,7 @@ def _batches(records: list[Record], previous_lsn: int, done_lsn: int) -> list[li
 async def _send(link: ShardLink, entries: list[bytes]) -> int:
     """Send a batch until all of it is answered; the last answer."""
     request = encode_append(link.shard, entries)
-    for _ in range(ATTEMPTS_MAX):
+    for pause_s in islice(link.stores.pauses_s(), ATTEMPTS_MAX):
         answer = await link.ask_raw(APPEND, request, timeout_ms=TIMEOUT_MS)
         results = decode_lsns(answer, len(entries))
         errors = [each for each in results if not isinstance(each, int)]
@@ -469,5 +470,5 @@ async def _send(link: ShardLink, entries: list[bytes]) -> int:
             if not isinstance(error, Unavailable):
                 raise error
         link.note(errors[0], asked=link.guess())
-        await asyncio.sleep(PAUSE_LONGEST_S)
+        await asyncio.sleep(pause_s)
     raise link.silence(None)

@@ -1,38 +1,20 @@
 """One shard as a client reaches it: finds the leader, follows it, and asks again where it may."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from raftwood.base.errors import (
-    DeadlineExceeded,
-    DiskFull,
-    NotFound,
-    NotLeader,
-    Overloaded,
-    RaftwoodError,
-    Unavailable,
-)
+from raftwood.base.errors import DeadlineExceeded, NotLeader, RaftwoodError
 from raftwood.base.files import Buffer
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound
 from raftwood.logservice.wire import LOCATE
 from raftwood.net import Connection, Method, Payload, TypedMethod
-from raftwood.net.stores import Stores
+from raftwood.net.stores import ATTEMPT_MS, Stores, silence
 
-ATTEMPT_MS: Final = 2_000
-"""After so long without an answer another store is asked, and twice as long each time after that:
-an attempt has to outlast a slow commit."""
-ATTEMPT_MS_MAX: Final = 32_000
-PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.005, 0.1
 LEARN_EVERY_S: Final = 10.0
 """So often a store that is asked tells also which others there are."""
 MISSING_MAX: Final = 20
 """So often a shard may be unknown, as one is that was just made, before the caller is told."""
-
-
-def attempt_ms(silences: int) -> int:
-    """How long the next attempt may take after so many in a row without an answer."""
-    return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))
 
 
 Request = TypeVar("Request")
@@ -79,63 +61,44 @@ class ShardLink:
         *,
         timeout_ms: int,
         wait_ms: int = 0,
-        store: Callable[[], int] | None = None,
         repeated: Callable[[], Sequence[Buffer]] | None = None,
     ) -> Payload:
         """As `ask`, with bytes; `wait_ms` is how long the server itself may wait.
 
         `repeated` makes the request of the second attempt and later, where it is another one.
         """
-        deadline = self._loop.time() + timeout_ms / 1000
-        pause_s = PAUSE_FIRST_S
-        missing = silences = 0
-        reason: RaftwoodError | None = None
-        while True:
-            remaining_ms = int((deadline - self._loop.time()) * 1000)
-            if remaining_ms <= 0:
-                raise self.silence(reason)
-            asked = (store or self.guess)()
-            try:
-                return await self.call(
-                    method,
-                    request,
-                    store=asked,
-                    timeout_ms=min(remaining_ms, attempt_ms(silences) + wait_ms),
-                )
-            except ShardNotFound:
-                missing += 1
-                if missing >= MISSING_MAX:
-                    raise
-                self.stores.try_another(self.shard, asked=asked)
-            except (Unavailable, DeadlineExceeded, NotFound) as error:
-                self.note(error, asked=asked)
-                reason = error
-                silences += isinstance(error, DeadlineExceeded)
+        missing = 0
+
+        def attempt(store: int, attempt_ms: int) -> Awaitable[Payload]:
+            return self.call(method, request, store=store, timeout_ms=attempt_ms)
+
+        def failed(error: RaftwoodError, asked: int) -> None:
+            nonlocal missing, request
+            missing += isinstance(error, LogShardNotFound)
+            if missing >= MISSING_MAX:
+                raise error
+            self.note(error, asked=asked)
             if repeated is not None:
                 request = repeated()
-            await asyncio.sleep(min(pause_s, max(0.0, deadline - self._loop.time())))
-            pause_s = min(PAUSE_LONGEST_S, pause_s * 2)
+
+        return await self.stores.ask_until_answered(
+            self.shard,
+            attempt,
+            failed,
+            what=f"shard {self.shard}",
+            deadline=self._loop.time() + timeout_ms / 1000,
+            wait_ms=wait_ms,
+        )
 
     def silence(self, reason: RaftwoodError | None) -> DeadlineExceeded:
         """Time is over; `reason` is what came of the last attempt."""
-        said = f" ({reason.message})" if reason is not None else ""
-        return DeadlineExceeded(
-            f"shard {self.shard} did not answer in time{said}: see that a majority of its stores "
-            "runs"
-        )
+        return silence(f"shard {self.shard}", reason)
 
     def note(self, error: RaftwoodError, *, asked: int) -> None:
         """An attempt failed: whom to ask next."""
-        if isinstance(error, NotLeader):
-            is_known = error.leader in self.stores.known()
-            # One that just died leads on in the memory of the others, for a moment.
-            is_there = is_known and self.stores.channel(error.leader).is_connected
-            leader = error.leader if is_there else 0
-            self.stores.heard_of_leader(self.shard, leader, asked=asked)
-            if not is_known:
-                self._locate(asked)
-        elif not isinstance(error, Overloaded | DiskFull):
-            self.stores.try_another(self.shard, asked=asked)
+        self.stores.note_failure(self.shard, error, asked=asked)
+        if isinstance(error, NotLeader) and error.leader not in self.stores.known():
+            self._locate(asked)
 
     def _locate(self, asked: int) -> None:
         """The leader is a store that this client has not heard of, or nobody knows it."""

@@ -25,7 +25,7 @@ from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, StoredBatch
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.errors import NotLeaseholder, ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound, NotLeaseholder
 from raftwood.logservice.hakeeper.commands import AddShard, RemoveShard
 from raftwood.logservice.hakeeper.messages import is_log
 from raftwood.logservice.records import SEALED
@@ -174,10 +174,10 @@ class _NamedLog:
     @contextmanager
     def _there(self) -> Iterator[None]:
         if self.is_removed:
-            raise ShardNotFound(f"log {self._name!r} was removed")
+            raise LogShardNotFound(f"log {self._name!r} was removed")
         try:
             yield
-        except ShardNotFound:
+        except LogShardNotFound:
             self._logs.forget(self._name)
             raise
 

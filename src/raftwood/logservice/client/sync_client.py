@@ -56,7 +56,7 @@ class LogClient:
         given = addresses.split(",") if isinstance(addresses, str) else addresses
         network = ClientNetwork(
             cluster=cluster,
-            secret=Secret(secret.encode() if isinstance(secret, str) else secret),
+            secret=Secret(secret).as_key(),
             role=READER_ROLE if is_read_only else CLIENT_ROLE,
             tls=tls,
         )

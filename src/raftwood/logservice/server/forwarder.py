@@ -6,7 +6,7 @@ from typing import Final
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import NotFound, NotLeader, RaftwoodError
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound
 from raftwood.logservice.wire import ORDERS_WAIT, Location
 from raftwood.net import Method, Payload
 from raftwood.net.stores import ClientNetwork, Stores
@@ -51,7 +51,7 @@ class Forwarder:
         if known is not None and known[0] > fresh_after:
             return known[1]
         if self.look_up is None:
-            raise ShardNotFound(f"shard {shard} is not on store {self._host.id}")
+            raise LogShardNotFound(f"shard {shard} is not on store {self._host.id}")
         location = await self.look_up(shard)
         if len(self._found) >= LOCATIONS_MAX:
             self._found.clear()
@@ -63,7 +63,7 @@ class Forwarder:
         try:
             location = await self.locate(shard)
         except NotFound:
-            return ShardNotFound(
+            return LogShardNotFound(
                 f"there is no shard {shard}: `raftwood cluster status` lists those that are"
             )
         except RaftwoodError as error:

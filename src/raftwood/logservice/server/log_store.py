@@ -11,7 +11,7 @@ from raftwood.base.errors import NotFound, UnsupportedVersion
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.logservice.client.keeper_client import KeeperClient
-from raftwood.logservice.errors import ShardNotFound
+from raftwood.logservice.errors import LogShardNotFound
 from raftwood.logservice.hakeeper.messages import DISK_SLOW, HAKEEPER_SHARD, is_log
 from raftwood.logservice.hakeeper.state_machine import HaKeeperStateMachine
 from raftwood.logservice.log_state_machine import LogStateMachine
@@ -235,5 +235,5 @@ class LogStore:
         try:
             found = await self.keeper.find_shard(shard)
         except NotFound as error:
-            raise ShardNotFound(error.message) from error
+            raise LogShardNotFound(error.message) from error
         return Location(found.shard, found.leader, found.addresses)

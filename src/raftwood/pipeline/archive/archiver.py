@@ -153,7 +153,7 @@ class Archiver:
         """Archive all that is there, and truncate what nobody needs, if that is wanted."""
         access = self._access
         with LogHubClient.connect(
-            access.gateways, key_id=access.key_id, secret=access.secret
+            access.gateways, access_key=access.access_key, access_secret=access.access_secret
         ) as client:
             self._register(client)
             before = self._archive.manifest()

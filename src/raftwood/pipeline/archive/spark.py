@@ -146,8 +146,8 @@ def source_access(access: StreamAccess) -> dict[str, str]:
     """The source's options for a logstore."""
     return {
         "gateways": ",".join(access.gateways),
-        "accessKey": access.key_id,
-        "accessSecret": access.secret,
+        "accessKey": access.access_key,
+        "accessSecret": access.access_secret,
         "project": access.project,
         "logstore": access.logstore,
         "timeoutMs": str(access.timeout_ms),

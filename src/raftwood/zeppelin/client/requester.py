@@ -9,9 +9,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError, TooLarge, Unavailable
-from raftwood.net.channel import Backoff
 from raftwood.zeppelin.client.connection import NodeConnection
 from raftwood.zeppelin.client.errors import Moved, NotSent, RetryLater, judged
 from raftwood.zeppelin.client.nodes import NodePool

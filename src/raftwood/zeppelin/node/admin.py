@@ -6,8 +6,7 @@ import msgspec
 
 from raftwood.base.environment import Clock, Environment
 from raftwood.base.metrics import Metrics
-from raftwood.net import Call, ClientCredentials, Identity, Service, connect
-from raftwood.net.identity import split_address
+from raftwood.net import Call, Service
 from raftwood.net.stores import ClientNetwork
 from raftwood.zeppelin.commands.session import ParkedRequests
 from raftwood.zeppelin.model import NodeInfo, PartitionId, Topology
@@ -104,20 +103,9 @@ async def ask_status(
     tables: tuple[str, ...] = (),
 ) -> NodeStatus:
     """What a node tells an operator of itself."""
-    host, port = split_address(node.addresses.admin)
-    credentials = ClientCredentials(
-        cluster_id=network.cluster,
-        identity=Identity(role=network.role, node_id=network.name),
-        secret=network.secret,
-        server=admin_identity(node.id),
-    )
-    connection = await connect(
-        host, port, credentials, environment.random, limits=network.limits, tls=network.tls
-    )
-    try:
+    connector = network.connector(environment, node.addresses.admin, admin_identity(node.id))
+    async with await connector() as connection:
         return await connection.ask(STATUS, AskStatus(tables), _TIMEOUT_MS)
-    finally:
-        await connection.close()
 
 
 _PARKED_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)

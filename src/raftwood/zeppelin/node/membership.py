@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, NotFound, RaftwoodError, StoreDamaged, Unavailable
 from raftwood.base.logs import get_logger
@@ -41,7 +42,7 @@ _OPENED_AT_ONCE: Final = 4
 _HANDOVER_MS: Final = 50
 """Between two heartbeats while writes wait for a hand-over that this node is a part of; what is new
 is told at once."""
-_AGAIN_S: Final = 0.2
+_PAUSE: Final = Backoff(first_ms=250, longest_ms=250)
 LEAVING_S_MAX: Final = 20.0
 """For so long a node that stops hands over what it is the master of."""
 _NO_TAKER_S: Final = 1.0
@@ -142,7 +143,7 @@ class NodeMembership:
                 self._note(error.message)
             else:
                 return
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
 
     async def leave(self) -> None:
         """Hand over what this node is the master of, as far as others can take it."""
@@ -197,14 +198,14 @@ class NodeMembership:
                 await self._register_again()
             except RaftwoodError as error:
                 self._note(error.message)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
 
     async def _register_again(self) -> None:
         try:
             await self._register()
         except RaftwoodError as error:
             self._note(error.message)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
         else:
             self._is_due.set()
 
@@ -295,7 +296,7 @@ class NodeMembership:
                     await self._apply(delta)
             except RaftwoodError as error:
                 _log.warning("the watch begins anew", node=self.node, reason=error.message)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
 
     async def _apply(self, delta: Delta) -> None:
         async with self._changing:

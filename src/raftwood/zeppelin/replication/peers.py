@@ -1,23 +1,23 @@
 """The other nodes as this one knows them: a connection to each, and what is sent over it."""
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.settings import ConnectionSettings
 from raftwood.net import (
-    Backoff,
     Channel,
     ClientCredentials,
     ClientLimits,
     ClientTls,
-    Connection,
     Secret,
     ServerCredentials,
     connect,
 )
+from raftwood.net.channel import Connector
 from raftwood.net.identity import split_address
 from raftwood.zeppelin.model import NodeId, NodeInfo
 from raftwood.zeppelin.replication.wire import NODE_ROLE, node_identity
@@ -87,9 +87,7 @@ class ReplicationPeers:
         channel.start()
         return address, channel
 
-    def _connector(
-        self, node: NodeId, address: str
-    ) -> Callable[[], Coroutine[Any, Any, Connection]]:
+    def _connector(self, node: NodeId, address: str) -> Connector:
         network = self._network
         host, port = split_address(address)
         credentials = ClientCredentials(
@@ -98,18 +96,15 @@ class ReplicationPeers:
             secret=network.secret,
             server=node_identity(node),
         )
-
-        async def dial() -> Connection:
-            return await connect(
-                host,
-                port,
-                credentials,
-                self._environment.random,
-                limits=network.limits,
-                tls=network.tls,
-            )
-
-        return dial
+        return partial(
+            connect,
+            host,
+            port,
+            credentials,
+            self._environment.random,
+            limits=network.limits,
+            tls=network.tls,
+        )
 
     def channel(self, node: NodeId) -> Channel | None:
         found = self._channels.get(node)

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, Unavailable
 from raftwood.base.logs import get_logger
@@ -131,8 +132,8 @@ def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
 # A slave's side of one partition: it finds where to go on, and takes what its master sends.
 
 ASK_TIMEOUT_MS: Final = 3_000
-AGAIN_S: Final = 0.1
-"""Between two attempts, with jitter."""
+_PAUSE: Final = Backoff(first_ms=150, longest_ms=150, jitter=0.67)
+"""Between two attempts."""
 REPAIR_KEYS_MAX: Final = 1_000
 """Of one request."""
 SYNCS_MAX: Final = 16
@@ -140,7 +141,7 @@ SYNCS_MAX: Final = 16
 with thousands of them would hold up every master."""
 COPIES_MAX: Final = 4
 """Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
-COPY_AGAIN_S: Final = 0.5
+COPY_PAUSE: Final = Backoff(first_ms=750, longest_ms=750, jitter=0.67)
 """Between two attempts to get a copy of a master that sends enough of them."""
 FULL_SYNC_TIMEOUT_MS: Final = 24 * 3_600_000
 
@@ -318,7 +319,7 @@ class SlaveReplication:
         """Tries until the master streams, or this ends."""
         world = self._world
         while True:
-            pause_s, is_done = AGAIN_S, False
+            pause, is_done = _PAUSE, False
             try:
                 async with world.turns:
                     wanted = await self._try()
@@ -327,12 +328,12 @@ class SlaveReplication:
                         await self._copy(wanted.reason)
                 is_done = isinstance(wanted, StreamFrom)
             except Overloaded:
-                pause_s = COPY_AGAIN_S
+                pause = COPY_PAUSE
             except (RaftwoodError, OSError) as error:
                 _log.info("a slave tries again", partition=self._partition, reason=str(error))
             if is_done or self._is_ended:
                 break
-            await asyncio.sleep(pause_s * world.environment.random.uniform(0.5, 1.5))
+            await asyncio.sleep(pause.delay_s(0, world.environment.random))
         self._syncing = None
         self._moved()
 

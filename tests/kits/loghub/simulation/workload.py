@@ -189,8 +189,8 @@ class Shipper(Actor):
     async def work(self) -> None:
         access = HubAccess(
             addresses=tuple(self.load.addresses),
-            key_id=self.load.key.id,
-            secret=Secret(self.load.key.secret.encode()),
+            access_key=self.load.key.id,
+            access_secret=Secret(self.load.key.secret.encode()),
         )
         gateways = Gateways(self.environment, access)
         while True:
@@ -310,8 +310,8 @@ class Tailer(Actor):
                 return await AsyncLogHubClient.connect(
                     self.environment,
                     self.load.addresses,
-                    key_id=self.load.key.id,
-                    secret=self.load.key.secret,
+                    access_key=self.load.key.id,
+                    access_secret=self.load.key.secret,
                     timeout_ms=1_000,
                 )
             except RaftwoodError:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, Unavailable
-from raftwood.net import Backoff, Channel, Connection, TypedMethod, connect
+from raftwood.net import Channel, Connection, TypedMethod, connect
 from tests.kits.testing.toy.protocol import (
     CALL_TIMEOUT_MS,
     CLIENT_LIMITS,

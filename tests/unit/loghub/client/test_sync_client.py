@@ -37,7 +37,7 @@ def in_a_thread(
 
             def connected() -> None:
                 with LogHubClient.connect(
-                    ",".join(made.addresses), key_id=made.key.id, secret=made.key.secret
+                    ",".join(made.addresses), access_key=made.key.id, access_secret=made.key.secret
                 ) as client:
                     work(client, made)
 
@@ -184,7 +184,7 @@ def test_a_key_that_a_gateway_has_not_heard_of_yet_is_let_in_when_it_has(tmp_pat
         with (
             mock.patch.object(AccessControl, "key", late),
             LogHubClient.connect(
-                made.addresses, key_id=made.key.id, secret=made.key.secret
+                made.addresses, access_key=made.key.id, access_secret=made.key.secret
             ) as client,
         ):
             assert client.project(PROJECT)
@@ -196,14 +196,14 @@ def test_a_key_that_a_gateway_has_not_heard_of_yet_is_let_in_when_it_has(tmp_pat
 def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
     def work(_: LogHubClient, made: Hub) -> None:
         with pytest.raises(Unauthenticated):
-            LogHubClient.connect(made.addresses, key_id=made.key.id, secret="x" * 30)
+            LogHubClient.connect(made.addresses, access_key=made.key.id, access_secret="x" * 30)
 
     in_a_thread(tmp_path, work)
 
 
 def test_without_a_gateway_connecting_says_why() -> None:
     with pytest.raises(Unavailable, match="gateway"):
-        LogHubClient.connect("127.0.0.1:1", key_id="k", secret="x" * 30, timeout_ms=100)
+        LogHubClient.connect("127.0.0.1:1", access_key="k", access_secret="x" * 30, timeout_ms=100)
 
 
 def test_log_lines_become_records_without_blocking(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The states of a shard's consumer, and what counts as dealt with."""
 
 import asyncio
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -206,6 +207,7 @@ def test_a_consumer_looks_at_the_clock_before_each_call_and_stops_by_itself() ->
             ),
             tenure,
             ShardMeter(SystemClock(), totals),
+            random.Random(1),
             start="begin",
         )
         async with asyncio.timeout(60):

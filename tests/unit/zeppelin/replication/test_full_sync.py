@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import ShuttingDown
 from raftwood.zeppelin.model import NodeId
 from raftwood.zeppelin.records import KeyWrite
@@ -175,7 +176,7 @@ def test_files_of_another_engine_are_not_taken_for_those_of_the_master(
 def test_slaves_whose_master_sends_enough_copies_wait_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slave, "COPY_AGAIN_S", 0.05)
+    monkeypatch.setattr(slave, "COPY_PAUSE", Backoff(first_ms=50))
     told_of: list[str] = []
     monkeypatch.setattr(slave._log, "info", lambda text, **_: told_of.append(text), raising=False)
 

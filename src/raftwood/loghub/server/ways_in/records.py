@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec, compress
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
@@ -214,8 +215,7 @@ def take_out_too_large(sections: Sequence[RecordSection], *, bytes_max: int) -> 
     return refused
 
 
-_PAUSE_S_FIRST: Final = 0.05
-_PAUSE_S_MAX: Final = 2.0
+_PAUSE: Final = Backoff(first_ms=50, longest_ms=2_000)
 
 
 async def gathered(
@@ -324,7 +324,7 @@ class SectionWriter:
         dropped = take_out_too_large(sections, bytes_max=self.group_bytes_max)
         clock = self._environment.clock
         deadline_ns = clock.monotonic_ns() + patience_ms * 1_000_000
-        pause_s = _PAUSE_S_FIRST
+        pauses = _PAUSE.delays_s(self._environment.random)
         for packed in await self._packed(sections, source):
             while True:
                 try:
@@ -336,6 +336,5 @@ class SectionWriter:
                 except RaftwoodError as error:
                     if not error.retriable or clock.monotonic_ns() >= deadline_ns:
                         raise
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                await asyncio.sleep(next(pauses))
         return dropped
