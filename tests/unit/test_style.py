@@ -51,6 +51,7 @@ BANNED_EVERYWHERE = {
 
 SIMULATABLE = (
     "clogs",
+    "delivery",
     "disk",
     "dlog",
     "loghub",
@@ -75,7 +76,7 @@ BANNED_IN_SIMULATION = {
 _REAL = "the real one; simulation has its own"
 ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
-    ("clogs/client/deliveries.py", "threading"): "for programs that are all threads",
+    ("delivery/deliveries.py", "threading"): "for programs that are all threads",
     ("clogs/client/sync_shipper.py", "threading"): "for programs that are all threads",
     ("clogs/client/log_handler.py", "threading"): "for programs that are all threads",
     ("clogs/client/process_hooks.py", "time"): "for programs that are all threads",

@@ -34,8 +34,7 @@ from raftwood.base.errors import (
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.clogs.client.backlog import Backlog
-from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, MaskLines
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, LineDelivery, MaskLines
 from raftwood.clogs.client.server_pool import RingConnections, RingFollower, ShipperCredentials
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
@@ -73,6 +72,7 @@ from raftwood.clogs.frames import (
 from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
+from raftwood.delivery.deliveries import Delivery
 from raftwood.net import ClientTls, Payload, Secret, TlsFiles
 from raftwood.net.identity import split_address
 
@@ -431,7 +431,9 @@ class AsyncShipper:
 
     # Lines come
 
-    def send(self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None) -> Delivery:
+    def send(
+        self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
+    ) -> Delivery[None]:
         """Take lines of a file, in order. With `when_full = block`, `Overloaded` where there is no
         room: `put` waits for it.
         """
@@ -441,14 +443,14 @@ class AsyncShipper:
                 f"{self._backlog.held_bytes} bytes of lines are not stored yet: send more slowly, "
                 "or raise clogs_client.memory_bytes_max"
             )
-        delivery = Delivery(len(lines))
+        delivery = LineDelivery(len(lines))
         if lines:
             self.take(checked_file_name(name), lines, time_ns=time_ns, delivery=delivery)
         return delivery
 
     async def put(
         self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
-    ) -> Delivery:
+    ) -> Delivery[None]:
         """As `send`, but waits for room, for up to `block_ms`."""
         # `send` says why, where the time is over.
         with contextlib.suppress(TimeoutError):
@@ -465,7 +467,7 @@ class AsyncShipper:
         lines: Sequence[bytes],
         *,
         time_ns: int | None = None,
-        delivery: Delivery | None = None,
+        delivery: LineDelivery | None = None,
     ) -> None:
         """As `send`, of a name that was checked, whatever there is room for."""
         if time_ns is None:
@@ -527,7 +529,7 @@ class AsyncShipper:
         self._backlog.form_all()
         self._pump_soon()
         entries = self._rules.entries()
-        waiting = Delivery(len(entries))
+        waiting = LineDelivery(len(entries))
         for entry in entries:
             if entry.flushes is None:
                 entry.flushes = []
@@ -667,7 +669,7 @@ class AsyncShipper:
         self._pump()
 
 
-def _both(first: Done, flushes: list[Delivery], error: RaftwoodError | None) -> None:
+def _both(first: Done, flushes: list[LineDelivery], error: RaftwoodError | None) -> None:
     first(error)
     for each in list(flushes):
         each.settle(1, None)

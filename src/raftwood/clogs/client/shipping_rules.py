@@ -12,7 +12,7 @@ from raftwood.base.errors import InvariantViolated, RaftwoodError
 from raftwood.clogs.frames import LineBatch
 
 if TYPE_CHECKING:
-    from raftwood.clogs.client.deliveries import Delivery
+    from raftwood.clogs.client.batch_builder import LineDelivery
     from raftwood.clogs.client.spool import Spool
 
 Done = Callable[[RaftwoodError | None], None]
@@ -47,7 +47,7 @@ class QueuedBatch:
         self.count = batch.count
         self.size = len(batch.body)
         self.done = done
-        self.flushes: list[Delivery] | None = None
+        self.flushes: list[LineDelivery] | None = None
         """Who waits for it beside whoever gave it."""
         self.held_bytes = 0
         """What it takes of the memory that is bounded."""

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from raftwood.base.errors import DeadlineExceeded, InvalidInput, Unavailable
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import LineDelivery
 from raftwood.clogs.errors import LinesDropped
 
 
 def test_all_lines_have_an_outcome_before_it_is_done_and_the_first_error_counts() -> None:
-    delivery = Delivery(3)
+    delivery = LineDelivery(3)
     told: list[str] = []
     delivery.when_done(lambda: told.append("before"))
     delivery.settle(1, None)
@@ -30,7 +30,7 @@ def test_all_lines_have_an_outcome_before_it_is_done_and_the_first_error_counts(
 
 def test_it_is_awaited_many_times_and_on_a_loop_that_is_not_the_shippers() -> None:
     async def main() -> None:
-        delivery = Delivery(1)
+        delivery = LineDelivery(1)
         waiting = [asyncio.create_task(_awaited(delivery)) for _ in range(3)]
         given_up = asyncio.create_task(_awaited(delivery))
         await asyncio.sleep(0)
@@ -44,24 +44,24 @@ def test_it_is_awaited_many_times_and_on_a_loop_that_is_not_the_shippers() -> No
     asyncio.run(main())
 
 
-async def _awaited(delivery: Delivery) -> None:
+async def _awaited(delivery: LineDelivery) -> None:
     await delivery
 
 
 def test_waiting_has_an_end() -> None:
     with pytest.raises(DeadlineExceeded, match="5 ms"):
-        Delivery(1).wait(5)
+        LineDelivery(1).wait(5)
 
 
 def test_callbacks_of_many_threads_are_each_called_once() -> None:
     for _ in range(200):
-        delivery = Delivery(1)
+        delivery = LineDelivery(1)
         told: list[int] = []
         barrier = threading.Barrier(3)
 
         def ask(
             number: int,
-            delivery: Delivery = delivery,
+            delivery: LineDelivery = delivery,
             told: list[int] = told,
             barrier: threading.Barrier = barrier,
         ) -> None:
