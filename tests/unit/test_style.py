@@ -102,7 +102,6 @@ ALLOWED_IN_SIMULATION = {
 }
 
 SAME_NAME: dict[str, str] = {
-    "Delivery": "what the clients of clogs and of LogHub give back; kept for programs on 0.1.0",
     "Secret": "a hidden setting, and the key that signs a login",
     "ShardNotFound": "of the log service and of LogHub, each known to users by its own code",
 }

@@ -11,9 +11,9 @@ and holds records until they are settled, within a bound on memory.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -34,6 +34,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes
+from raftwood.delivery.deliveries import Delivery
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
@@ -65,8 +66,8 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     position: Position
 
 
-class Delivery(ProducerRecord, gc=False, eq=False):
-    """Await it for a `Delivered`, or the error that says whether the record may be stored."""
+class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
+    """A record under way; the outcome is where it is stored, or whether it may be."""
 
     _outcome: Delivered | RaftwoodError | None = None
     _callbacks: list[Callable[[], None]] | None = None
@@ -76,7 +77,6 @@ class Delivery(ProducerRecord, gc=False, eq=False):
         return self._outcome is not None
 
     def result(self) -> Delivered:
-        """The outcome, once it is there."""
         outcome = self._outcome
         if isinstance(outcome, Delivered):
             return outcome
@@ -84,42 +84,11 @@ class Delivery(ProducerRecord, gc=False, eq=False):
             raise InvalidInput("the record is still under way: await its delivery first")
         raise type(outcome)(outcome.message)
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call it once the outcome is there, on the producer's loop; at once where it is."""
-        if self._callbacks is None:
-            self._callbacks = []
-        callbacks = self._callbacks
-        callbacks.append(callback)
-        # Another thread may have come in between, and then has not seen the callback.
-        if self._outcome is not None and self._callbacks is callbacks:
-            self._callbacks = None
-            callback()
 
-    def __await__(self) -> Generator[Any, None, Delivered]:
-        if self._outcome is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_done(partial(_wake, future))
-            yield from future
-        return self.result()
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class BatchDelivery(Delivery, gc=False, eq=False):
+class BatchDelivery(RecordDelivery, gc=False, eq=False):
     """Of many records that stay together: an Arrow batch."""
 
     is_whole = True
-
-
-AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
-
-
-def is_settled(record: ProducerRecord) -> bool:
-    assert isinstance(record, Delivery)
-    return record._outcome is not None
 
 
 def settle_all(
@@ -129,15 +98,13 @@ def settle_all(
     bytes in memory."""
     count = size = 0
     for record in records:
-        assert isinstance(record, Delivery)
+        assert isinstance(record, RecordDelivery)
         if record._outcome is None:
             record._outcome = outcome
             count += record.count
             size += record.size + RECORD_OVERHEAD_BYTES
             if record._callbacks:
-                callbacks, record._callbacks = record._callbacks, None
-                for callback in callbacks:
-                    callback()
+                record._tell()
     return count, size
 
 
@@ -210,7 +177,7 @@ class ProducerSender:
         self.retries = 0
         """Batches that were sent again."""
 
-    def accept(self, delivery: AnyDelivery, *, is_counted: bool = False) -> AnyDelivery:
+    def accept(self, delivery: RecordDelivery, *, is_counted: bool = False) -> RecordDelivery:
         """Take what `encode` made; `is_counted` where its sender was told that there is room."""
         if self.held_bytes >= self.memory_max and not is_counted:
             raise self._full()
@@ -256,7 +223,9 @@ class ProducerSender:
         pending = self._rules.outstanding()
         try:
             while self.held_bytes and pending:
-                if is_settled(pending[-1]):
+                last = pending[-1]
+                assert isinstance(last, RecordDelivery)
+                if last.is_done:
                     pending.pop()
                 else:
                     await self._change()
@@ -516,14 +485,14 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
+    ) -> Delivery[Delivered]:
         """Take a record without waiting; `Overloaded` where there is no room for it."""
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         if topic or source or tags:
             shared = self._shared_bytes(topic, source, tags)
-            return self._accept(Delivery(data, len(data), route, shared))
-        return self._accept(Delivery(data, len(data), route))
+            return self._accept(RecordDelivery(data, len(data), route, shared))
+        return self._accept(RecordDelivery(data, len(data), route))
 
     async def send(
         self,
@@ -534,7 +503,7 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
+    ) -> Delivery[Delivered]:
         """Take a record, waiting for room if need be; await the delivery to know that it is stored.
 
         Records of one key are stored in the order they are sent in; those without one go anywhere.
@@ -546,8 +515,8 @@ class AsyncProducer:
         route = None if key is None else self._routes.get(key) or self._route(key)
         if topic or source or tags:
             shared = self._shared_bytes(topic, source, tags)
-            return self._accept(Delivery(data, len(data), route, shared))
-        return self._accept(Delivery(data, len(data), route))
+            return self._accept(RecordDelivery(data, len(data), route, shared))
+        return self._accept(RecordDelivery(data, len(data), route))
 
     async def send_many(
         self,
@@ -557,9 +526,9 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> list[Delivery]:
+    ) -> list[Delivery[Delivered]]:
         """Take many records of one key, or of none."""
-        deliveries = []
+        deliveries: list[Delivery[Delivered]] = []
         sending, accept, wall_ns = self.sending, self._accept, self._wall_ns
         route = None if key is None else self._route(key)
         shared = self._shared_bytes(topic, source, tags)
@@ -567,14 +536,16 @@ class AsyncProducer:
             if sending.held_bytes >= sending.pause_at:
                 await sending.room()
             data = encode_record(contents, wall_ns())
-            deliveries.append(accept(Delivery(data, len(data), route, shared)))
+            deliveries.append(accept(RecordDelivery(data, len(data), route, shared)))
         return deliveries
 
-    async def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivery]:
+    async def send_arrow(
+        self, table: Any, *, key: str | bytes | None = None
+    ) -> list[Delivery[Delivered]]:
         """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
         from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
 
-        deliveries: list[Delivery] = []
+        deliveries: list[Delivery[Delivered]] = []
         sending = self.sending
         rows = table.num_rows
         parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
@@ -591,7 +562,6 @@ class AsyncProducer:
 
     def encode(
         self,
-        kind: type[AnyDelivery],
         contents: Mapping[str, str | bytes],
         *,
         key: str | bytes | None = None,
@@ -599,12 +569,12 @@ class AsyncProducer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> AnyDelivery:
+    ) -> RecordDelivery:
         """A record that is not taken yet; the only method that other threads may call."""
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
-        return kind(data, len(data), route, shared)
+        return RecordDelivery(data, len(data), route, shared)
 
     def _route(self, key: str | bytes) -> str:
         data = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key

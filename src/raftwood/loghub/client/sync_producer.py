@@ -21,36 +21,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from raftwood.base.errors import (
-    DeadlineExceeded,
     InvalidInput,
     Overloaded,
     RaftwoodError,
     Unavailable,
 )
+from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.loghub.client.producer import (
     RECORD_OVERHEAD_BYTES,
     AsyncProducer,
     Delivered,
-    Delivery,
     ProducerSettings,
+    RecordDelivery,
 )
 
 _NO_TAGS: Final[Mapping[str, str]] = {}
-WAIT_MS: Final = 60_000
 
 
-class ThreadDelivery(Delivery, gc=False, eq=False):
-    """A record under way, to be asked from any thread."""
-
-    def wait(self, timeout_ms: int = WAIT_MS) -> Delivered:
-        """The outcome, waiting for it; `DeadlineExceeded` where it does not come in time."""
-        if not self.is_done:
-            event = threading.Event()
-            self.when_done(event.set)
-            if not event.wait(timeout_ms / 1000):
-                raise DeadlineExceeded(f"the record has no outcome after {timeout_ms} ms: wait on")
-        return self.result()
+ThreadDelivery = RecordDelivery
+"""Its name in release 0.1.0."""
 
 
 class Producer:
@@ -62,7 +52,7 @@ class Producer:
         self._sending = producer.sending
         self._memory_max = producer.settings.memory_bytes_max
         self._timeout_ms = producer.settings.delivery_timeout_ms
-        self._inbox: deque[ThreadDelivery] = deque()
+        self._inbox: deque[RecordDelivery] = deque()
         self._inbox_bytes = 0
         self._is_scheduled = False
         self._is_closed = False
@@ -99,13 +89,12 @@ class Producer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
         is_waiting: bool = True,
-    ) -> ThreadDelivery:
+    ) -> Delivery[Delivered]:
         """Take a record, waiting for room if need be; `Overloaded` where there is none in time.
 
         One thread's records of one key are stored in the order they are sent in.
         """
         delivery = self._producer.encode(
-            ThreadDelivery,
             contents,
             key=key,
             time_ns=time_ns,
@@ -133,7 +122,7 @@ class Producer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> list[ThreadDelivery]:
+    ) -> list[Delivery[Delivered]]:
         """Take many records of one key, or of none."""
         return [
             self.send(contents, key=key, topic=topic, source=source, tags=tags)
