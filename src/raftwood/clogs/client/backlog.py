@@ -17,11 +17,12 @@ from raftwood.clogs.client.batch_builder import (
     parts_of,
 )
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
-from raftwood.clogs.client.shipping_rules import NEVER, QueuedBatch, ShippingRules
+from raftwood.clogs.client.shipping_rules import QueuedBatch, ShippingRules
 from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
 from raftwood.clogs.client.status import Counters
 from raftwood.clogs.errors import LinesDropped
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.pump import NEVER
 
 _STALE_MAX: Final = 64
 

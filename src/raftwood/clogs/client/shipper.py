@@ -73,6 +73,7 @@ from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
 from raftwood.delivery.deliveries import Delivery
+from raftwood.delivery.pump import Pump
 from raftwood.net import ClientTls, Payload, Secret, TlsFiles
 from raftwood.net.identity import split_address
 
@@ -353,15 +354,13 @@ class AsyncShipper:
             self.counters,
             self._ring.route,
         )
+        self._pump = Pump(self._turn)
         self._room: asyncio.Event = asyncio.Event()
         self._backlog.on_room = self._tell_room
         self.on_room: Callable[[], None] | None = None
         """Called when there is more room than there was."""
         self._ring.on_servers = self._rules.servers_changed
-        self._ring.on_event = self._pump_soon
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
-        self._is_pumping = False
+        self._ring.on_event = self._pump.soon
         self._is_closed = False
         self._delivering = 0
         """Lines that somebody else keeps until they are stored."""
@@ -372,7 +371,7 @@ class AsyncShipper:
             self._backlog,
             self.counters,
             left=self._left,
-            on_event=self._pump_soon,
+            on_event=self._pump.soon,
         )
 
     @classmethod
@@ -399,7 +398,7 @@ class AsyncShipper:
         elif settings.spool_folder:
             shipper._opening = shipper._loop.create_task(shipper._open_later(), name="clogs spool")
         shipper._ring.start()
-        shipper._pump_soon()
+        shipper._pump.soon()
         return shipper
 
     def _use(self, slots: SpoolSlots) -> None:
@@ -421,7 +420,7 @@ class AsyncShipper:
                     self._use(slots)
             except RaftwoodError as error:
                 _log.warning("there is no spool yet", why=error.message)
-        self._pump_soon()
+        self._pump.soon()
 
     async def __aenter__(self) -> Self:
         return self
@@ -474,7 +473,7 @@ class AsyncShipper:
             time_ns = self._environment.clock.wall_ns()
         now = self._loop.time()
         self._backlog.take(name, lines, time_ns=time_ns, now=now, delivery=delivery)
-        self._pump_soon()
+        self._pump.soon()
 
     def take_records(
         self,
@@ -487,7 +486,7 @@ class AsyncShipper:
         """As `take`, of lines with a time and further fields each."""
         now = self._loop.time()
         self._backlog.take_records(name, lines, times_ns=times_ns, fields=fields, now=now)
-        self._pump_soon()
+        self._pump.soon()
 
     @property
     def has_room(self) -> bool:
@@ -521,13 +520,13 @@ class AsyncShipper:
         self.counters.taken += batch.count
         self._delivering += batch.count
         self._rules.add(QueuedBatch(batch, done, is_keepable=False))
-        self._pump_soon()
+        self._pump.soon()
         await future
 
     async def flush(self) -> None:
         """Wait until all that was taken is stored, or dropped."""
         self._backlog.form_all()
-        self._pump_soon()
+        self._pump.soon()
         entries = self._rules.entries()
         waiting = LineDelivery(len(entries))
         for entry in entries:
@@ -559,7 +558,7 @@ class AsyncShipper:
         while True:
             kept = self._backlog.kept_batches
             is_whole = self._backlog.keep_all()
-            self._pump_soon()
+            self._pump.soon()
             await own.sync()
             if is_whole or self._backlog.kept_batches == kept:
                 return is_whole
@@ -582,6 +581,7 @@ class AsyncShipper:
             except TimeoutError:
                 _log.info("not all lines are stored at the end", held=self._backlog.held_bytes)
         self._is_closed = True
+        self._pump.close()
         self._room.set()
         if self._opening is not None:
             self._opening.cancel()
@@ -589,8 +589,6 @@ class AsyncShipper:
         if self._slots is not None:
             await self._keep_all(self._slots.own)
         await self._ring.close()
-        if self._timer is not None:
-            self._timer.cancel()
         await self._sending.close()
         self._give_up()
         if self._slots is not None:
@@ -638,35 +636,12 @@ class AsyncShipper:
 
     # Batches go
 
-    def _pump_soon(self) -> None:
-        if not self._is_pumping and not self._is_closed:
-            self._is_pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._is_pumping = False
-        if self._is_closed:
-            return
-        now = self._loop.time()
+    def _turn(self, now: float) -> float:
         self._ring.tick(now)
         forms_at = self._backlog.form_due(now)
         for action in self._rules.actions(now):
             self._sending.perform(action, now)
-        self._wake_at(min(forms_at, self._rules.due, self._ring.due))
-
-    def _wake_at(self, due: float) -> None:
-        if self._timer is not None:
-            # Not `timer.when()`: where it is due at once, uvloop's has none.
-            if self._timer_due == due:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if due != float("inf"):
-            self._timer, self._timer_due = self._loop.call_at(due, self._on_timer), due
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._pump()
+        return min(forms_at, self._rules.due, self._ring.due)
 
 
 def _both(first: Done, flushes: list[LineDelivery], error: RaftwoodError | None) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from raftwood.base.errors import InvariantViolated, RaftwoodError
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.pump import NEVER
 
 if TYPE_CHECKING:
     from raftwood.clogs.client.batch_builder import LineDelivery
@@ -113,7 +114,6 @@ class FileLane:
         return self.is_asking or bool(self.in_flight)
 
 
-NEVER: Final = float("inf")
 LANES_MAX: Final = 65_536
 """Beyond it a file that has nothing to ship is forgotten, and asked for anew."""
 

@@ -35,12 +35,12 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.delivery.deliveries import Delivery
+from raftwood.delivery.pump import Pump
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.log_encoding import encode_record, encode_shared
 from raftwood.loghub.client.producer_rules import (
-    NEVER,
     AskForShards,
     ProducerBatch,
     ProducerLimits,
@@ -162,9 +162,7 @@ class ProducerSender:
         """Of records that are not settled yet."""
         self._waiters: list[asyncio.Future[None]] = []
         """Who waits for room, or for all to be settled."""
-        self._is_scheduled = False
-        self._timer: asyncio.Handle | None = None
-        self._timer_due = NEVER
+        self._pump = Pump(self._turn)
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
@@ -181,7 +179,7 @@ class ProducerSender:
         """Take what `encode` made; `is_counted` where its sender was told that there is room."""
         if self.held_bytes >= self.memory_max and not is_counted:
             raise self._full()
-        if not self._is_scheduled:
+        if not self._pump.is_scheduled:
             self._schedule()
         self.held_bytes += delivery.size + RECORD_OVERHEAD_BYTES
         delivery.deadline = self._deadline
@@ -245,8 +243,7 @@ class ProducerSender:
         finally:
             self._is_closed = True
             self.memory_max = self.pause_at = 0
-            if self._timer is not None:
-                self._timer.cancel()
+            self._pump.close()
             if self._asking is not None:
                 self._asking.cancel()
                 await asyncio.gather(self._asking, return_exceptions=True)
@@ -257,36 +254,22 @@ class ProducerSender:
     # What the rules say
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if not self._pump.is_scheduled:
             self.pause_at = min(
                 self.memory_max, self.held_bytes + 2 * self._settings.batch_bytes_max
             )
             self._deadline = self._loop.time() + self._timeout_s
-            self._loop.call_soon(self._turn)
+            self._pump.soon()
 
-    def _turn(self) -> None:
-        self._is_scheduled = False
-        if self._is_closed:
-            return
-        for action in self._rules.actions(self._loop.time()):
+    def _turn(self, now: float) -> float:
+        for action in self._rules.actions(now):
             if isinstance(action, SendToShard):
                 self._send(action.lane, action.batch)
             elif isinstance(action, AskForShards):
                 self._asking = self._loop.create_task(self._ask_for_shards())
             elif isinstance(action, Settle):
                 self._expired(action)
-        due = self._rules.due
-        # Not `timer.when()`: where it is due at once, uvloop's has none.
-        if due < self._timer_due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._timer_fired)
-            self._timer_due = due
-
-    def _timer_fired(self) -> None:
-        self._timer, self._timer_due = None, NEVER
-        self._turn()
+        return self._rules.due
 
     def _send(self, lane: ShardLane, batch: ProducerBatch) -> None:
         self.retries += lane.attempts > 0
@@ -338,7 +321,7 @@ class ProducerSender:
             self._failed(lane, error)
         else:
             raise error
-        self._turn()
+        self._pump.run()
 
     def _stored(self, lane: ShardLane, payload: Payload) -> None:
         records = self._rules.stored(lane).records

@@ -23,6 +23,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from raftwood.base.errors import InvariantViolated
+from raftwood.delivery.pump import NEVER
 from raftwood.loghub.model import Shard, ShardStatus
 from raftwood.loghub.shards import contains, covers_all
 
@@ -98,7 +99,6 @@ class ShardLane:
         return contains(self.begin, self.end, route)
 
 
-NEVER: Final = float("inf")
 _WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
 _ROUTES_MAX: Final = 65_536
 """Keys whose lane is remembered; beyond it all are forgotten."""

@@ -6,7 +6,6 @@ from raftwood.base.compression import Codec
 from raftwood.base.errors import InvariantViolated
 from raftwood.clogs.client import shipping_rules
 from raftwood.clogs.client.shipping_rules import (
-    NEVER,
     Action,
     LoadBatch,
     LocateFile,
@@ -16,6 +15,7 @@ from raftwood.clogs.client.shipping_rules import (
     ShippingRules,
 )
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.pump import NEVER
 
 LIMITS = ShippingLimits(in_flight_max=1, retry_first_s=1.0, retry_longest_s=8.0)
 

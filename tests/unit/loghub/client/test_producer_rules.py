@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from raftwood.delivery.pump import NEVER
 from raftwood.loghub.client.producer_rules import (
-    NEVER,
     AskForShards,
     ProducerLimits,
     ProducerRecord,
