@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.errors import RaftwoodError, StoreDamaged
 from raftwood.clogs.client.backlog import ENTRY_OVERHEAD_BYTES, Backlog
@@ -58,7 +59,7 @@ class BacklogRun:
         self._deliveries: list[tuple[str, list[bytes], LineDelivery]] = []
 
     async def open(self) -> None:
-        limits = ShippingLimits(in_flight_max=3, retry_first_s=0.1, retry_longest_s=0.5)
+        limits = ShippingLimits(in_flight_max=3, retry=Backoff(first_ms=100, longest_ms=500))
         self.rules = ShippingRules(limits, lambda _: "server")
         encoding = BatchEncoding(life=self._random.randbytes(16), codec=Codec.NONE, source="host")
         if self.settings.spool_folder:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Self
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -335,8 +336,9 @@ class AsyncShipper:
             ShippingLimits(
                 in_flight_max=settings.in_flight_max,
                 file_in_flight_max=settings.file_in_flight_max,
-                retry_first_s=settings.retry_first_ms / 1000,
-                retry_longest_s=settings.retry_longest_ms / 1000,
+                retry=Backoff(
+                    first_ms=settings.retry_first_ms, longest_ms=settings.retry_longest_ms
+                ),
             ),
             self._ring.route,
         )

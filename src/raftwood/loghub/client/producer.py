@@ -17,17 +17,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from raftwood.base.compression import Codec, compress
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    Cancelled,
-    ConnectionLost,
     DeadlineExceeded,
-    InternalError,
     InvalidInput,
     LogSealed,
     Overloaded,
-    ProtocolError,
     RaftwoodError,
     Unauthenticated,
     Unavailable,
@@ -35,6 +31,7 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.delivery.deliveries import Delivery
+from raftwood.delivery.lanes import DOUBTFUL
 from raftwood.delivery.pump import Pump
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
@@ -108,10 +105,6 @@ def settle_all(
     return count, size
 
 
-_DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
-"""After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
-
-
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How records make batches, and what a producer holds."""
 
@@ -149,7 +142,7 @@ class ProducerSender:
         self._settings = settings
         self._name = f"producer-{environment.random.randbytes(16).hex()}"
         self._loop = asyncio.get_running_loop()
-        self._rules = ProducerRules(settings.limits())
+        self._rules = ProducerRules(settings.limits(), self._name)
         self._add = self._rules.add
         self._deadline = 0.0
         """Of the records that come before the next turn."""
@@ -272,9 +265,9 @@ class ProducerSender:
         return self._rules.due
 
     def _send(self, lane: ShardLane, batch: ProducerBatch) -> None:
-        self.retries += lane.attempts > 0
+        self.retries += lane.failures > 0
         try:
-            channel = self._gateways.pick(lane.shard + lane.attempts)
+            channel = self._gateways.pick(lane.shard + lane.failures)
             future = channel.call(
                 PUT, self._request(lane, batch), self._settings.attempt_timeout_ms
             )
@@ -292,19 +285,14 @@ class ProducerSender:
         records, stream = batch.records, self._stream
         first = records[0]
         if first.is_whole:
-            body, kind = first.data, Format.ARROW
+            put = PutBatch.packed(
+                first.data, records=first.count, codec=self._settings.codec, kind=Format.ARROW
+            )
         else:
             parts = [record.data for record in records]
             if first.shared:
                 parts.append(first.shared)
-            body, kind = b"".join(parts), Format.LOG_GROUP
-        put = PutBatch(
-            body=compress(body, self._settings.codec),
-            format=kind,
-            codec=self._settings.codec,
-            raw_bytes=len(body),
-            records=first.count if first.is_whole else len(records),
-        )
+            put = PutBatch.packed(b"".join(parts), records=len(records), codec=self._settings.codec)
         return encode_put(
             PutRequest(stream.project, stream.logstore, lane.shard, self._name, batch.sequence, put)
         )
@@ -339,7 +327,7 @@ class ProducerSender:
             batch = self._rules.gone(lane)
             if batch is not None:
                 self._fail(batch.records, DeliveryUnknown(error.message))
-        elif isinstance(error, _DOUBTFUL):
+        elif isinstance(error, DOUBTFUL):
             self._rules.lost(lane, now=now)
         elif isinstance(error, Unavailable):
             self._rules.put_off(lane, now=now)
