@@ -70,7 +70,7 @@ from raftwood.clogs.frames import (
     decode_message,
     encode_message,
 )
-from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
+from raftwood.clogs.masking import MaskRule, masking_of
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
 from raftwood.delivery.deliveries import Delivery
@@ -692,9 +692,8 @@ async def open_shipper(
 
 def mask_of(masks: Sequence[str], mask_rules: Sequence[MaskRule] = ()) -> MaskLines | None:
     """What masks a batch's lines; `InvalidConfiguration` for a rule that cannot be used."""
-    if not masks and not mask_rules:
-        return None
-    return Masking([*built_in_rules(masks), *mask_rules]).mask_lines
+    masking = masking_of(masks, mask_rules)
+    return None if masking is None else masking.mask_lines
 
 
 def access_of(settings: ClogsClientSettings) -> ShipperCredentials:

@@ -1,12 +1,13 @@
 """Checkpoints of followed files: which file it is, how far it is stored, which batches may be sent.
 
 `FileCheckpoints` keeps them in a segment log: a group for each file, its state the latest
-checkpoint. Group 0 says that a tailer has run here before: so files that are there when it first
-runs can be told from later ones.
+checkpoint. Group 0 says that a tailer has run here before, so files that are there when it first
+runs can be told from later ones; its state has the rules that batches under way are made by.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 import xxhash
@@ -14,6 +15,7 @@ import xxhash
 from raftwood.base.compression import Codec
 from raftwood.base.errors import NotFound, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
+from raftwood.clogs.tail.settings import LineRules
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
 HEAD_BYTES: Final = 1024
@@ -84,7 +86,8 @@ class BatchIntent(msgspec.Struct, frozen=True, array_like=True):
     """How often the file had been cut when they were read."""
     codec: Codec
     rules: int
-    """Digest of the rules that made it; others make another batch, under the same name."""
+    """Digest of the rules that made it. Others would make another batch, and it may be stored as it
+    was: so it is made again by these, whatever the settings say by now."""
     begins_mid_line: bool = False
     """What is before it in its line was shipped as a line of its own."""
     ends_mid_line: bool = False
@@ -111,8 +114,17 @@ class FileCheckpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     birth_ns: int = 0
 
 
+class KnownRules(msgspec.Struct, frozen=True, array_like=True):
+    """The rules that batches under way are made by: the present ones and those of intents."""
+
+    version: int
+    rules: tuple[LineRules, ...]
+
+
+_State = TypeVar("_State")
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
+_decode_checkpoint: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
+_decode_rules: Final = msgspec.msgpack.Decoder(KnownRules).decode
 
 
 def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
@@ -121,6 +133,10 @@ def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
 
 def decode_checkpoint(data: Buffer) -> FileCheckpoint:
     """`UnsupportedVersion` for one of a later program, `StoreDamaged` for what is none."""
+    return _decoded(data, _decode_checkpoint)
+
+
+def _decoded(data: Buffer, decode: Callable[[Buffer], _State]) -> _State:
     try:
         (version, *_) = msgspec.msgpack.decode(data, type=list)
         if isinstance(version, int) and version > VERSION:
@@ -128,7 +144,7 @@ def decode_checkpoint(data: Buffer) -> FileCheckpoint:
                 f"a file's state has version {version}, this program reads up to {VERSION}: "
                 "use the version that wrote it, or a newer one"
             )
-        return _decode(data)
+        return decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreDamaged(
             f"a file's state cannot be read ({error}): remove the state folder; what was shipped "
@@ -162,14 +178,25 @@ class FileCheckpoints:
                 found[number] = decode_checkpoint(state)
         return found
 
-    async def begin(self, checkpoints: dict[int, FileCheckpoint]) -> None:
-        """Durable at once: where the files that are there at first are begun."""
+    def rules(self) -> Sequence[LineRules]:
+        """Those that batches of an earlier life were made by; release 0.1.0 noted none."""
+        state = None if self.is_new else self._log.state(_BEGUN)
+        return _decoded(state, _decode_rules).rules if state else ()
+
+    async def begin(
+        self, checkpoints: dict[int, FileCheckpoint], rules: Sequence[LineRules]
+    ) -> None:
+        """Durable at once: where the files that are there at first are begun, and the rules for
+        lines, which intents name.
+        """
         records: list[Record] = [
             SetState(number, encode_checkpoint(each)) for number, each in checkpoints.items()
         ]
         for start in range(0, len(records), _RECORDS_PER_WRITE):
             await self._log.commit(*records[start : start + _RECORDS_PER_WRITE])
-        await self._log.commit(SetState(_BEGUN, b""))
+        state = _encode(KnownRules(VERSION, tuple(rules)))
+        if self.is_new or self._log.state(_BEGUN) != state:
+            await self._log.commit(SetState(_BEGUN, state))
 
     def save(self, number: int, checkpoint: FileCheckpoint) -> asyncio.Event:
         """Write a checkpoint; the event is set once it is durable."""
