@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from raftwood.base.errors import DeadlineExceeded
+from raftwood.base.errors import DeadlineExceeded, InvalidInput, RaftwoodError
 
 WAIT_MS: Final = 60_000
 
@@ -22,7 +22,8 @@ class Delivery(Generic[Stored]):
 
     __slots__ = ()
 
-    # A slot of each subclass: a base with slots of its own could not be mixed into a struct.
+    # Slots of each subclass: a base with slots of its own could not be mixed into a struct.
+    _outcome: Stored | RaftwoodError
     # None until the first one: most records of a stream are never asked about one by one.
     _callbacks: list[Callable[[], None]] | None
 
@@ -32,7 +33,11 @@ class Delivery(Generic[Stored]):
 
     def result(self) -> Stored:
         """The outcome, once it is there: where it is stored, or the error why it may not be."""
-        raise NotImplementedError
+        if not self.is_done:
+            raise InvalidInput("it is still under way: await the delivery first")
+        if isinstance(self._outcome, RaftwoodError):
+            raise type(self._outcome)(self._outcome.message)
+        return self._outcome
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call it once the outcome is there, on the sender's loop; at once where it is."""

@@ -48,13 +48,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         cls, raw: Buffer, *, records: int, codec: Codec, kind: Format = Format.LOG_GROUP
     ) -> Self:
         """Compressed by the codec."""
-        return cls(
-            body=compress(raw, codec),
-            format=kind,
-            codec=codec,
-            raw_bytes=len(raw),
-            records=records,
-        )
+        body = compress(raw, codec)
+        return cls(body=body, format=kind, codec=codec, raw_bytes=len(raw), records=records)
 
 
 class StoredHead(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from raftwood.base.compression import Codec, compress
-from raftwood.base.errors import InvalidInput, RaftwoodError
+from raftwood.base.errors import RaftwoodError
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.frames import LineBatch
 from raftwood.clogs.lines import encode_fields, encode_lines, encoded_text
@@ -26,28 +26,20 @@ MaskLines = Callable[[list[bytes]], list[bytes]]
 class LineDelivery(Delivery[None]):
     """Lines that were given at once: done when all are stored, or have another outcome."""
 
-    __slots__ = ("_callbacks", "_error", "_left")
+    __slots__ = ("_callbacks", "_left", "_outcome")
 
     def __init__(self, lines: int) -> None:
         self._left = lines
-        self._error: RaftwoodError | None = None
+        self._outcome: RaftwoodError | None = None
         self._callbacks = None
 
     @property
     def is_done(self) -> bool:
         return self._left <= 0
 
-    def result(self) -> None:
-        """Nothing where all lines are stored; else raises why some never will be."""
-        if not self.is_done:
-            raise InvalidInput("the lines are still under way: await their delivery first")
-        if self._error is not None:
-            raise type(self._error)(self._error.message)
-
     def settle(self, lines: int, error: RaftwoodError | None) -> None:
-        """For the shipper: so many of the lines have an outcome."""
-        if error is not None and self._error is None:
-            self._error = error
+        """For the shipper: so many of the lines have an outcome; the first error counts."""
+        self._outcome = self._outcome or error
         self._left -= lines
         if self._left <= 0:
             self._tell()

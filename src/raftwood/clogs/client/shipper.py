@@ -32,7 +32,6 @@ from raftwood.base.errors import (
     TooLarge,
     Unavailable,
 )
-from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.clogs.client.backlog import Backlog
 from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, LineDelivery, MaskLines
@@ -507,23 +506,18 @@ class AsyncShipper:
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once a batch that somebody else made, and keeps, is stored."""
         self._check_open()
-        future: asyncio.Future[None] = self._loop.create_future()
+        delivery = LineDelivery(batch.count)
 
         def done(error: RaftwoodError | None) -> None:
             if not isinstance(error, ShuttingDown):  # then whoever keeps them has them still
                 self._delivering -= batch.count
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                fail(future, error)
+            delivery.settle(batch.count, error)
 
         self.counters.taken += batch.count
         self._delivering += batch.count
         self._rules.add(QueuedBatch(batch, done, is_keepable=False))
         self._pump.soon()
-        await future
+        await delivery
 
     async def flush(self) -> None:
         """Wait until all that was taken is stored, or dropped."""

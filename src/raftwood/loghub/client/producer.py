@@ -66,20 +66,12 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
 class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
     """A record under way; the outcome is where it is stored, or whether it may be."""
 
-    _outcome: Delivered | RaftwoodError | None = None
+    _outcome: Delivered | RaftwoodError | None = None  # type: ignore[assignment]
     _callbacks: list[Callable[[], None]] | None = None
 
     @property
     def is_done(self) -> bool:
         return self._outcome is not None
-
-    def result(self) -> Delivered:
-        outcome = self._outcome
-        if isinstance(outcome, Delivered):
-            return outcome
-        if outcome is None:
-            raise InvalidInput("the record is still under way: await its delivery first")
-        raise type(outcome)(outcome.message)
 
 
 class BatchDelivery(RecordDelivery, gc=False, eq=False):
@@ -153,8 +145,8 @@ class ProducerSender:
         """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
         self.held_bytes = 0
         """Of records that are not settled yet."""
-        self._waiters: list[asyncio.Future[None]] = []
-        """Who waits for room, or for all to be settled."""
+        self._changed = asyncio.Event()
+        """Set when records are settled, for those who wait for room or for all to be."""
         self._pump = Pump(self._turn)
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
@@ -197,14 +189,9 @@ class ProducerSender:
         try:
             async with asyncio.timeout(self._timeout_s):
                 while self.held_bytes >= self.memory_max and not self._is_closed:
-                    await self._change()
+                    await self._changed.wait()
         except TimeoutError:
             raise self._full() from None
-
-    async def _change(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
 
     async def flush(self) -> None:
         """Wait until what was taken before is settled; raises the first failure since the last
@@ -219,7 +206,7 @@ class ProducerSender:
                 if last.is_done:
                     pending.pop()
                 else:
-                    await self._change()
+                    await self._changed.wait()
         finally:
             self._rules.is_hurried = False
         failure, self._first_failure = self._first_failure, None
@@ -381,11 +368,8 @@ class ProducerSender:
         self.held_bytes -= size
         if self.on_settled is not None:
             self.on_settled()
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
         return count
 
 
