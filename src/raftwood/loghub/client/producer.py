@@ -6,8 +6,8 @@
 
 `send` waits only where the producer holds as much as it may. Records go out at once where nothing
 is under way to their shard; while something is, the next ones gather. A record under way is a
-`Delivery`: await it, or ask it later. `ProducerSender` carries out what `producer_rules` decides,
-and holds records until they are settled, within a bound on memory.
+`Delivery`: await it, or ask it later. The producer carries out what `producer_rules` decides, and
+holds records until they are settled, within a bound on memory.
 """
 
 import asyncio
@@ -119,27 +119,36 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ProducerSender:
-    """One producer's."""
+_CACHE_MAX: Final = 4096
+_NO_TAGS: Final[Mapping[str, str]] = {}
+
+
+class AsyncProducer:
+    """Made by `AsyncLogHubClient.producer`; `close` it when done, or use `async with`."""
 
     def __init__(
         self,
         environment: Environment,
         gateways: Gateways,
-        stream: StreamRequest,
-        settings: ProducerSettings,
+        *,
+        project: str,
+        logstore: str,
+        settings: ProducerSettings | None = None,
     ) -> None:
+        self.settings = settings or ProducerSettings()
+        self.project = project
+        self.logstore = logstore
+        self._wall_ns = environment.clock.wall_ns
+        self._stream = StreamRequest(project, logstore)
         self._gateways = gateways
-        self._stream = stream
-        self._settings = settings
         self._name = f"producer-{environment.random.randbytes(16).hex()}"
         self._loop = asyncio.get_running_loop()
-        self._rules = ProducerRules(settings.limits(), self._name)
+        self._rules = ProducerRules(self.settings.limits(), self._name)
         self._add = self._rules.add
         self._deadline = 0.0
         """Of the records that come before the next turn."""
-        self._timeout_s = settings.delivery_timeout_ms / 1000
-        self.memory_max = settings.memory_bytes_max
+        self._timeout_s = self.settings.delivery_timeout_ms / 1000
+        self.memory_max = self.settings.memory_bytes_max
         """What may be held; 0 once it is closed."""
         self.pause_at = 0
         """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
@@ -159,6 +168,133 @@ class ProducerSender:
         self.failed = 0
         self.retries = 0
         """Batches that were sent again."""
+        self._routes: dict[str | bytes, str] = {}
+        self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(is_waiting=kind is None)
+
+    # Records in
+
+    def send_soon(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> Delivery[Delivered]:
+        """Take a record without waiting; `Overloaded` where there is no room for it."""
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(RecordDelivery(data, len(data), route, shared))
+        return self.accept(RecordDelivery(data, len(data), route))
+
+    async def send(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> Delivery[Delivered]:
+        """Take a record, waiting for room if need be; await the delivery to know that it is stored.
+
+        Records of one key are stored in the order they are sent in; those without one go anywhere.
+        """
+        if self.held_bytes >= self.pause_at:
+            await self.room()
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(RecordDelivery(data, len(data), route, shared))
+        return self.accept(RecordDelivery(data, len(data), route))
+
+    async def send_many(
+        self,
+        records: Iterable[Mapping[str, str | bytes]],
+        *,
+        key: str | bytes | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> list[Delivery[Delivered]]:
+        """Take many records of one key, or of none."""
+        deliveries: list[Delivery[Delivered]] = []
+        accept, wall_ns = self.accept, self._wall_ns
+        route = None if key is None else self._route(key)
+        shared = self._shared_bytes(topic, source, tags)
+        for contents in records:
+            if self.held_bytes >= self.pause_at:
+                await self.room()
+            data = encode_record(contents, wall_ns())
+            deliveries.append(accept(RecordDelivery(data, len(data), route, shared)))
+        return deliveries
+
+    async def send_arrow(
+        self, table: Any, *, key: str | bytes | None = None
+    ) -> list[Delivery[Delivered]]:
+        """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
+        from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
+
+        deliveries: list[Delivery[Delivered]] = []
+        rows = table.num_rows
+        parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
+        step = max(1, -(-rows // parts))
+        for first in range(0, rows, step):
+            part = table.slice(first, step)
+            data = write_arrow_stream(part)
+            route = None if key is None else self._route(key)
+            delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
+            if self.held_bytes >= self.pause_at:
+                await self.room()
+            deliveries.append(self.accept(delivery))
+        return deliveries
+
+    def encode(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> RecordDelivery:
+        """A record that is not taken yet; the only method that other threads may call."""
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
+        return RecordDelivery(data, len(data), route, shared)
+
+    def _route(self, key: str | bytes) -> str:
+        data = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+        if not isinstance(data, bytes):
+            raise InvalidInput(f"a key is a {type(key).__name__}: give text or bytes")
+        if len(self._routes) >= _CACHE_MAX:
+            self._routes.clear()
+        self._routes[key] = route = hash_key(data)
+        return route
+
+    def _shared_bytes(self, topic: str, source: str, tags: Mapping[str, str]) -> bytes:
+        what = (topic, source, tuple(tags.items()))
+        encoded = self._shared.get(what)
+        if encoded is None:
+            if len(self._shared) >= _CACHE_MAX:
+                self._shared.clear()
+            encoded = encode_shared(topic=topic, source=source, tags=what[2])
+            self._shared[what] = encoded
+        return encoded
 
     def accept(self, delivery: RecordDelivery, *, is_counted: bool = False) -> RecordDelivery:
         """Take what `encode` made; `is_counted` where its sender was told that there is room."""
@@ -236,7 +372,7 @@ class ProducerSender:
     def _schedule(self) -> None:
         if not self._pump.is_scheduled:
             self.pause_at = min(
-                self.memory_max, self.held_bytes + 2 * self._settings.batch_bytes_max
+                self.memory_max, self.held_bytes + 2 * self.settings.batch_bytes_max
             )
             self._deadline = self._loop.time() + self._timeout_s
             self._pump.soon()
@@ -255,9 +391,7 @@ class ProducerSender:
         self.retries += lane.failures > 0
         try:
             channel = self._gateways.pick(lane.shard + lane.failures)
-            future = channel.call(
-                PUT, self._request(lane, batch), self._settings.attempt_timeout_ms
-            )
+            future = channel.call(PUT, self._request(lane, batch), self.settings.attempt_timeout_ms)
         except (Unavailable, Unauthenticated) as error:
             self._last_error = error
             self._rules.put_off(lane, now=self._loop.time())
@@ -273,13 +407,13 @@ class ProducerSender:
         first = records[0]
         if first.is_whole:
             put = PutBatch.packed(
-                first.data, records=first.count, codec=self._settings.codec, kind=Format.ARROW
+                first.data, records=first.count, codec=self.settings.codec, kind=Format.ARROW
             )
         else:
             parts = [record.data for record in records]
             if first.shared:
                 parts.append(first.shared)
-            put = PutBatch.packed(b"".join(parts), records=len(records), codec=self._settings.codec)
+            put = PutBatch.packed(b"".join(parts), records=len(records), codec=self.settings.codec)
         return encode_put(
             PutRequest(stream.project, stream.logstore, lane.shard, self._name, batch.sequence, put)
         )
@@ -329,7 +463,7 @@ class ProducerSender:
     async def _ask_for_shards(self) -> None:
         try:
             shards = await self._gateways.ask(
-                SHARDS, self._stream, timeout_ms=self._settings.attempt_timeout_ms
+                SHARDS, self._stream, timeout_ms=self.settings.attempt_timeout_ms
             )
         except RaftwoodError as error:
             self._last_error = error
@@ -344,7 +478,7 @@ class ProducerSender:
     # Outcomes
 
     def _expired(self, settle: Settle) -> None:
-        timeout_ms = self._settings.delivery_timeout_ms
+        timeout_ms = self.settings.delivery_timeout_ms
         why = "" if self._last_error is None else f" ({self._last_error.message})"
         if settle.is_unknown:
             error: RaftwoodError = DeliveryUnknown(
@@ -371,181 +505,3 @@ class ProducerSender:
         self._changed.set()
         self._changed = asyncio.Event()
         return count
-
-
-_CACHE_MAX: Final = 4096
-_NO_TAGS: Final[Mapping[str, str]] = {}
-
-
-class AsyncProducer:
-    """Made by `AsyncLogHubClient.producer`; `close` it when done, or use `async with`."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        gateways: Gateways,
-        *,
-        project: str,
-        logstore: str,
-        settings: ProducerSettings | None = None,
-    ) -> None:
-        self.settings = settings or ProducerSettings()
-        self.project = project
-        self.logstore = logstore
-        self._wall_ns = environment.clock.wall_ns
-        stream = StreamRequest(project, logstore)
-        self.sending = ProducerSender(environment, gateways, stream, self.settings)
-        """What was taken, and how it fares."""
-        self._accept = self.sending.accept
-        self._routes: dict[str | bytes, str] = {}
-        self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
-
-    @property
-    def stored(self) -> int:
-        """Records; `failed` as well."""
-        return self.sending.stored
-
-    @property
-    def failed(self) -> int:
-        return self.sending.failed
-
-    @property
-    def retries(self) -> int:
-        """Batches that were sent again."""
-        return self.sending.retries
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close(is_waiting=kind is None)
-
-    async def flush(self) -> None:
-        """Wait until what was sent before is settled; raises the first failure since the last
-        flush."""
-        await self.sending.flush()
-
-    async def close(self, *, is_waiting: bool = True) -> None:
-        """Flush, unless nobody waits for it: then what is not stored fails."""
-        await self.sending.close(is_waiting=is_waiting)
-
-    # Records in
-
-    def send_soon(
-        self,
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery[Delivered]:
-        """Take a record without waiting; `Overloaded` where there is no room for it."""
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        if topic or source or tags:
-            shared = self._shared_bytes(topic, source, tags)
-            return self._accept(RecordDelivery(data, len(data), route, shared))
-        return self._accept(RecordDelivery(data, len(data), route))
-
-    async def send(
-        self,
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery[Delivered]:
-        """Take a record, waiting for room if need be; await the delivery to know that it is stored.
-
-        Records of one key are stored in the order they are sent in; those without one go anywhere.
-        """
-        sending = self.sending
-        if sending.held_bytes >= sending.pause_at:
-            await sending.room()
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        if topic or source or tags:
-            shared = self._shared_bytes(topic, source, tags)
-            return self._accept(RecordDelivery(data, len(data), route, shared))
-        return self._accept(RecordDelivery(data, len(data), route))
-
-    async def send_many(
-        self,
-        records: Iterable[Mapping[str, str | bytes]],
-        *,
-        key: str | bytes | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> list[Delivery[Delivered]]:
-        """Take many records of one key, or of none."""
-        deliveries: list[Delivery[Delivered]] = []
-        sending, accept, wall_ns = self.sending, self._accept, self._wall_ns
-        route = None if key is None else self._route(key)
-        shared = self._shared_bytes(topic, source, tags)
-        for contents in records:
-            if sending.held_bytes >= sending.pause_at:
-                await sending.room()
-            data = encode_record(contents, wall_ns())
-            deliveries.append(accept(RecordDelivery(data, len(data), route, shared)))
-        return deliveries
-
-    async def send_arrow(
-        self, table: Any, *, key: str | bytes | None = None
-    ) -> list[Delivery[Delivered]]:
-        """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
-        from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
-
-        deliveries: list[Delivery[Delivered]] = []
-        sending = self.sending
-        rows = table.num_rows
-        parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
-        step = max(1, -(-rows // parts))
-        for first in range(0, rows, step):
-            part = table.slice(first, step)
-            data = write_arrow_stream(part)
-            route = None if key is None else self._route(key)
-            delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
-            if sending.held_bytes >= sending.pause_at:
-                await sending.room()
-            deliveries.append(self._accept(delivery))
-        return deliveries
-
-    def encode(
-        self,
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> RecordDelivery:
-        """A record that is not taken yet; the only method that other threads may call."""
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
-        return RecordDelivery(data, len(data), route, shared)
-
-    def _route(self, key: str | bytes) -> str:
-        data = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
-        if not isinstance(data, bytes):
-            raise InvalidInput(f"a key is a {type(key).__name__}: give text or bytes")
-        if len(self._routes) >= _CACHE_MAX:
-            self._routes.clear()
-        self._routes[key] = route = hash_key(data)
-        return route
-
-    def _shared_bytes(self, topic: str, source: str, tags: Mapping[str, str]) -> bytes:
-        what = (topic, source, tuple(tags.items()))
-        encoded = self._shared.get(what)
-        if encoded is None:
-            if len(self._shared) >= _CACHE_MAX:
-                self._shared.clear()
-            encoded = encode_shared(topic=topic, source=source, tags=what[2])
-            self._shared[what] = encoded
-        return encoded

@@ -49,7 +49,6 @@ class Producer:
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread
         self._producer = producer
-        self._sending = producer.sending
         self._memory_max = producer.settings.memory_bytes_max
         self._timeout_ms = producer.settings.delivery_timeout_ms
         self._inbox: deque[RecordDelivery] = deque()
@@ -58,7 +57,7 @@ class Producer:
         self._is_closed = False
         self._waiting = 0
         self._room = threading.Condition(threading.Lock())
-        self._sending.on_settled = self._settled
+        self._producer.on_settled = self._settled
 
     @property
     def settings(self) -> ProducerSettings:
@@ -103,7 +102,7 @@ class Producer:
             tags=tags,
         )
         with self._room:
-            if self._inbox_bytes + self._sending.held_bytes >= self._memory_max:
+            if self._inbox_bytes + self._producer.held_bytes >= self._memory_max:
                 self._wait_for_room(is_waiting=is_waiting)
             if self._is_closed:
                 raise Unavailable("the producer is closed: make another one")
@@ -167,14 +166,14 @@ class Producer:
             raise InvalidInput("a callback cannot wait for the producer that calls it")
 
         def has_room() -> bool:
-            held = self._inbox_bytes + self._sending.held_bytes
+            held = self._inbox_bytes + self._producer.held_bytes
             return self._is_closed or held < self._memory_max
 
         self._waiting += 1
         try:
             if not is_waiting or not self._room.wait_for(has_room, self._timeout_ms / 1000):
                 raise Overloaded(
-                    f"the producer holds {self._sending.held_bytes} bytes that are not stored "
+                    f"the producer holds {self._producer.held_bytes} bytes that are not stored "
                     "yet: send more slowly, or raise memory_bytes_max"
                 )
         finally:
@@ -188,7 +187,7 @@ class Producer:
             self._inbox_bytes = 0
             self._is_scheduled = False
             for delivery in taken:
-                self._sending.accept(delivery, is_counted=True)
+                self._producer.accept(delivery, is_counted=True)
 
     def _settled(self) -> None:
         if self._waiting:
