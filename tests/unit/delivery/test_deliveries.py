@@ -12,6 +12,7 @@ from raftwood.base.position import Position
 from raftwood.clogs.client.batch_builder import LineDelivery
 from raftwood.delivery.deliveries import Delivery
 from raftwood.loghub.client.producer import Delivered, RecordDelivery, settle_all
+from tests.kits.models import replaced
 
 AnyDelivery = Delivery[None] | Delivery[Delivered]
 Made = tuple[AnyDelivery, Callable[[], object]]
@@ -82,3 +83,45 @@ def test_callbacks_of_many_threads_are_each_called_once(make: Callable[[], Made]
 def _ask(number: int, delivery: AnyDelivery, told: list[int], barrier: threading.Barrier) -> None:
     barrier.wait()
     delivery.when_done(lambda: told.append(number))
+
+
+class _Settling(list[Callable[[], None]]):
+    """The outcome comes from another thread while a callback is put in."""
+
+    def __init__(self, settle: Callable[[], object], *, first: bool) -> None:
+        self._settle = settle
+        self._first = first
+
+    def append(self, callback: Callable[[], None]) -> None:
+        if self._first:
+            self._settle()
+        super().append(callback)
+        if not self._first:
+            self._settle()
+
+
+def _told(make: Callable[[], Made], *, first: bool) -> int:
+    delivery, settle = make()
+    delivery._callbacks = _Settling(settle, first=first)
+    told: list[int] = []
+    delivery.when_done(lambda: told.append(1))
+    return len(told)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_outcome_that_comes_meanwhile_is_told_once(
+    make: Callable[[], Made], *, first: bool
+) -> None:
+    assert _told(make, first=first) == 1
+
+
+def _look_first(delivery: Delivery[None], callback: Callable[[], None]) -> None:
+    if delivery.is_done:
+        callback()
+    elif delivery._callbacks is not None:
+        delivery._callbacks.append(callback)
+
+
+def test_a_look_before_the_callback_is_put_in_is_caught(make: Callable[[], Made]) -> None:
+    with replaced(Delivery, when_done=_look_first)():
+        assert _told(make, first=True) == 0
