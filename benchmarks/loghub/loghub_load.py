@@ -31,9 +31,10 @@ from benchmarks.loghub.ways import (
 from benchmarks.peers.kafka_consume import CONSUME, filled_bytes
 from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
+from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivered, ProducerSettings
 from raftwood.server.event_loop import run
 
 CHUNK = 500
@@ -58,7 +59,7 @@ class Progress:
     def count(self) -> int:
         return self.consumed if self.producer is None else self.producer.stored
 
-    def watch(self, delivery: Delivery) -> None:
+    def watch(self, delivery: Delivery[Delivered]) -> None:
         began = time.perf_counter()
         delivery.when_done(lambda: self.latencies.append(time.perf_counter() - began))
 

@@ -18,9 +18,10 @@ from xxhash import xxh3_64_hexdigest
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
+from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.real_environment import real_environment
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, Delivery
+from raftwood.loghub.client.producer import AsyncProducer, Delivered
 from raftwood.loghub.model import AccessKey, AccessRole, ShardStatus
 from raftwood.loghub.server.access import AccessControl
 from raftwood.loghub.server.metadata import Metadata
@@ -182,7 +183,7 @@ class StreamLoad:
 
     async def _send_all(self, producer: AsyncProducer, keys: Sequence[str]) -> None:
         account, turn = self._account, 0
-        waiting: deque[list[tuple[str, int, Delivery]]] = deque()
+        waiting: deque[list[tuple[str, int, Delivery[Delivered]]]] = deque()
         while not self._is_over:
             sent = []
             for _ in range(self.group):
@@ -197,7 +198,7 @@ class StreamLoad:
         for sent in waiting:
             await self._settle(sent)
 
-    async def _settle(self, sent: Sequence[tuple[str, int, Delivery]]) -> None:
+    async def _settle(self, sent: Sequence[tuple[str, int, Delivery[Delivered]]]) -> None:
         for key, number, delivery in sent:
             try:
                 await delivery

@@ -51,6 +51,7 @@ BANNED_EVERYWHERE = {
 
 SIMULATABLE = (
     "clogs",
+    "delivery",
     "disk",
     "dlog",
     "loghub",
@@ -75,7 +76,7 @@ BANNED_IN_SIMULATION = {
 _REAL = "the real one; simulation has its own"
 ALLOWED_IN_SIMULATION = {
     ("*", "random.Random"): "a type; the environment hands out seeded ones",
-    ("clogs/client/deliveries.py", "threading"): "for programs that are all threads",
+    ("delivery/deliveries.py", "threading"): "for programs that are all threads",
     ("clogs/client/sync_shipper.py", "threading"): "for programs that are all threads",
     ("clogs/client/log_handler.py", "threading"): "for programs that are all threads",
     ("clogs/client/process_hooks.py", "time"): "for programs that are all threads",
@@ -101,7 +102,6 @@ ALLOWED_IN_SIMULATION = {
 }
 
 SAME_NAME: dict[str, str] = {
-    "Delivery": "what the clients of clogs and of LogHub give back; kept for programs on 0.1.0",
 }
 """Public classes whose name stands more than once, each with the reason."""
 

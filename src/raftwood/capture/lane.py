@@ -13,20 +13,20 @@ found no larger tenure in it: whoever takes over from now on puts its fence into
 `HubStream` is the logstore that changes are captured into: batches in by name, and read back.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
 
-from raftwood.base.compression import Codec, compress
-from raftwood.base.errors import Conflict, LogSealed, SequenceForgotten, Unavailable
+from raftwood.base.compression import Codec
+from raftwood.base.errors import Conflict, SequenceForgotten
 from raftwood.base.position import Position
 from raftwood.capture.events import Point, Stamp, decode_stamp, encode_mark, encode_stamp
-from raftwood.loghub.batches import Batch, Format
+from raftwood.delivery.lanes import successor
+from raftwood.loghub.batches import Batch
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import PulledBatch, batches_of, rows_of
-from raftwood.loghub.errors import ShardNotFound, ShardReadonly
+from raftwood.loghub.errors import SHARD_ENDED, ShardNotFound
 from raftwood.loghub.model import Shard, ShardStatus
 from raftwood.loghub.shards import contains, hash_key
 
@@ -63,13 +63,7 @@ class HubStream:
     async def put(
         self, body: bytes, count: int, *, shard: int, producer: str, sequence: int
     ) -> Position:
-        batch = Batch(
-            body=compress(body, Codec.LZ4),
-            format=Format.LOG_GROUP,
-            codec=Codec.LZ4,
-            raw_bytes=len(body),
-            records=count,
-        )
+        batch = Batch.packed(body, records=count, codec=Codec.LZ4)
         return await self._client.put(
             self.project, self.logstore, batch, shard=shard, producer=producer, sequence=sequence
         )
@@ -107,8 +101,6 @@ class HubStream:
 
 
 CHUNK_BITS: Final = 32
-_REFUSED: Final = (ShardReadonly, LogSealed, ShardNotFound)
-_PAUSE_S: Final = 0.05
 _HEIR_S_MAX: Final = 30.0
 
 
@@ -207,7 +199,7 @@ class CaptureLane:
                     producer=self._owner.producer(self.partition),
                     sequence=stamp.tenure << CHUNK_BITS | stamp.chunk,
                 )
-            except _REFUSED:
+            except SHARD_ENDED:
                 await self._check_former(self.shard)
                 self.shard = None
             else:
@@ -230,18 +222,11 @@ class CaptureLane:
             pass  # deleted, with all that was in it
 
     async def _heir(self) -> int:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _HEIR_S_MAX
-        while True:
-            found = shard_at(await self._stream.shards(), self._place)
-            if found is not None:
-                return found.id
-            if loop.time() > deadline:
-                raise Unavailable(
-                    f"no shard of logstore {self._stream.logstore} takes partition "
-                    f"{self.partition}: is the logstore being deleted?"
-                )
-            await asyncio.sleep(_PAUSE_S)
+        async def find() -> Shard | None:
+            return shard_at(await self._stream.shards(), self._place)
+
+        missing = f"no shard of logstore {self._stream.logstore} takes partition {self.partition}"
+        return (await successor(find, timeout_s=_HEIR_S_MAX, missing=missing)).id
 
     def _taken_over(self) -> LaneTakenOver:
         return LaneTakenOver(

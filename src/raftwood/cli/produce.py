@@ -25,9 +25,10 @@ from raftwood.base.text import escaped
 from raftwood.cli.input import cut_line_batches, opened_input
 from raftwood.cli.loghub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.cli.output import StatusLine, size_text, write_rows
+from raftwood.delivery.deliveries import Delivery
 from raftwood.loghub import json_records
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivered, ProducerSettings
 from raftwood.loghub.json_records import TIME_FIELDS, UNREADABLE, refused, text_of, time_of
 
 LINE_BYTES_MAX: Final = 2 << 20
@@ -150,7 +151,7 @@ class LineProducer:
             return
         delivery.when_done(partial(self._settled, delivery, number, len(line)))
 
-    def _settled(self, delivery: Delivery, number: int, size: int) -> None:
+    def _settled(self, delivery: Delivery[Delivered], number: int, size: int) -> None:
         try:
             delivery.result()
         except RaftwoodError as error:

@@ -28,7 +28,7 @@ from raftwood.cli.process import (
 from raftwood.cli.ship_status import STATUS_FILE, ShipStatus, show_ship, write_status
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
 from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
-from raftwood.clogs.masking import BuiltInRule, Masking, MaskRule, built_in_rules
+from raftwood.clogs.masking import Masking, masking_of
 from raftwood.clogs.tail.files import MachineFiles
 from raftwood.clogs.tail.inotify import FolderWatch
 from raftwood.clogs.tail.settings import TailSettings
@@ -102,8 +102,7 @@ class ShipServer:
     ) -> "ShipServer":
         client = _client_settings(settings.clogs_client)
         tail = _completed(tail, client, folder)
-        rules: list[BuiltInRule | MaskRule] = [*built_in_rules(tail.masks), *tail.mask_rules]
-        masking = Masking(rules) if rules else None
+        masking = masking_of(tail.masks, tail.mask_rules)
         shipper = await open_shipper(environment, client)
         files = MachineFiles()
         try:

@@ -7,7 +7,7 @@ was taken is stored once, in order per file, or counted as dropped by the policy
 `client` ships lines, `tail` follows files; neither imports a server. `receiver`, `file_sink` and
 `configuration_store` are the servers' side: a receiver writes to a `Sink`, which it is given.
 
-Imports `net`, `disk` and `base` alone. Start reading at `configuration`, `frames`, `ring` and
-`health`; then `client/shipping_rules` and `client/shipper`; `tail/rules` and `tail/tailer`;
-`receiver`.
+Imports `delivery`, `net`, `disk` and `base` alone. Start reading at `configuration`, `frames`,
+`ring` and `health`; then `client/shipping_rules` and `client/shipper`; `tail/rules` and
+`tail/tailer`; `receiver`.
 """

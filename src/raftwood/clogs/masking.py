@@ -467,6 +467,12 @@ class Masking:
         return b"".join(parts)
 
 
+def masking_of(masks: Iterable[str], mask_rules: Iterable[MaskRule]) -> Masking | None:
+    """What masks lines; None without rules, `InvalidConfiguration` for one that cannot be used."""
+    rules: list[BuiltInRule | MaskRule] = [*built_in_rules(masks), *mask_rules]
+    return Masking(rules) if rules else None
+
+
 # What is sensitive in lines is made unreadable, a block of lines at a time, before it leaves.
 #
 # Built-in rules (`built_in`, `cards`, `secrets`) look for short texts that all they mask has in or

@@ -6,13 +6,13 @@ body, or changes it. `decompress` unpacks a body within bounds that a stranger's
 
 import struct
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 import lz4.block
 import msgspec
 import zstandard
 
-from raftwood.base.compression import Codec
+from raftwood.base.compression import Codec, compress
 from raftwood.base.errors import InvalidInput, InvariantViolated, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
 from raftwood.loghub.errors import BatchTooLarge
@@ -42,6 +42,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of the body, decompressed."""
     records: int = 0
     """How many; 0 where nobody counted."""
+
+    @classmethod
+    def packed(
+        cls, raw: Buffer, *, records: int, codec: Codec, kind: Format = Format.LOG_GROUP
+    ) -> Self:
+        """Compressed by the codec."""
+        body = compress(raw, codec)
+        return cls(body=body, format=kind, codec=codec, raw_bytes=len(raw), records=records)
 
 
 class StoredHead(msgspec.Struct, frozen=True, gc=False):

@@ -33,13 +33,14 @@ RaftwoodError
     └── NotDelivered           of a producer: the record is not stored
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from raftwood.base.errors import (
     AlreadyExists,
     Conflict,
     DeadlineExceeded,
     InvalidInput,
+    LogSealed,
     NotFound,
     OutOfRange,
     TooLarge,
@@ -138,6 +139,10 @@ class ShardReadonly(SlsError, Conflict):
 
     code = "shard_readonly"
     sls_code = "ShardReadonly"
+
+
+SHARD_ENDED: Final = (ShardReadonly, LogSealed, ShardNotFound)
+"""A shard takes no more: what it refuses goes to the shard that took its range over."""
 
 
 class ConsumerMismatch(SlsError, Conflict):

@@ -23,11 +23,12 @@ import msgspec
 import numpy
 import pyarrow
 
-from raftwood.base.compression import Codec, compress
-from raftwood.base.errors import LogSealed, RaftwoodError, Unavailable
+from raftwood.base.compression import Codec
+from raftwood.base.errors import RaftwoodError
+from raftwood.delivery.lanes import successor
 from raftwood.loghub.arrow_batches import write_arrow_stream
 from raftwood.loghub.batches import Batch, Format
-from raftwood.loghub.errors import ShardNotFound, ShardReadonly
+from raftwood.loghub.errors import SHARD_ENDED, ShardNotFound
 from raftwood.loghub.model import Shard
 from raftwood.loghub.shards import contains, hash_key
 from raftwood.loghub.wire import PutRequest, encode_put
@@ -126,8 +127,6 @@ def _number(shard: Shard) -> int:
 
 HELD_BYTES_MAX: Final = 16 << 20
 """Of chunks under way, of a task."""
-_PAUSE_S: Final = 0.05
-_REFUSED: Final = (ShardReadonly, LogSealed, ShardNotFound)
 
 
 class _Chunk:
@@ -231,7 +230,7 @@ class ChunkSender:
         if way not in self._refused:
             try:
                 await self._put(way, chunk)
-            except _REFUSED:
+            except SHARD_ENDED:
                 # For good. And for what comes later as well: all of it came later before, too.
                 self._refused.add(way)
             else:
@@ -241,13 +240,11 @@ class ChunkSender:
 
     async def _put(self, way: Way, chunk: _Chunk) -> None:
         key, access = self._key, self._access
-        body = write_arrow_stream(chunk.table)
-        batch = Batch(
-            body=compress(body, self._codec),
-            format=Format.ARROW,
-            codec=self._codec,
-            raw_bytes=len(body),
+        batch = Batch.packed(
+            write_arrow_stream(chunk.table),
             records=chunk.table.num_rows,
+            codec=self._codec,
+            kind=Format.ARROW,
         )
         request = PutRequest(
             access.project,
@@ -261,16 +258,17 @@ class ChunkSender:
 
     async def _heirs(self, shard: int, chunk: _Chunk) -> dict[int, _Chunk]:
         """Who takes what a shard refused; those that are being made are waited for."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._access.timeout_ms / 1000
-        while True:
+        access = self._access
+
+        async def find() -> dict[int, _Chunk] | None:
             found = chunk.by_next_shard(self._shards, shard)
-            if found is not None:
-                return found
-            if loop.time() > deadline:
-                raise Unavailable(
-                    f"shard {shard} of logstore {self._access.logstore} takes no more, and nobody "
-                    f"took over in {self._access.timeout_ms} ms: is the logstore being deleted?"
-                )
-            await asyncio.sleep(_PAUSE_S)
-            self._shards = await self._hub.shards()
+            if found is None:
+                self._shards = await self._hub.shards()
+            return found
+
+        return await successor(
+            find,
+            timeout_s=access.timeout_ms / 1000,
+            missing=f"shard {shard} of logstore {access.logstore} takes no more, and nobody took "
+            f"over in {access.timeout_ms} ms",
+        )

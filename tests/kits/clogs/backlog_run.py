@@ -8,11 +8,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.errors import RaftwoodError, StoreDamaged
 from raftwood.clogs.client.backlog import ENTRY_OVERHEAD_BYTES, Backlog
-from raftwood.clogs.client.batch_builder import BatchEncoding
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import BatchEncoding, LineDelivery
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
     LoadBatch,
@@ -56,10 +56,10 @@ class BacklogRun:
         self.stored_when_down = 0.1
         """How often a server stores something before it goes."""
         self._given: dict[str, list[bytes]] = {name: [] for name in NAMES}
-        self._deliveries: list[tuple[str, list[bytes], Delivery]] = []
+        self._deliveries: list[tuple[str, list[bytes], LineDelivery]] = []
 
     async def open(self) -> None:
-        limits = ShippingLimits(in_flight_max=3, retry_first_s=0.1, retry_longest_s=0.5)
+        limits = ShippingLimits(in_flight_max=3, retry=Backoff(first_ms=100, longest_ms=500))
         self.rules = ShippingRules(limits, lambda _: "server")
         encoding = BatchEncoding(life=self._random.randbytes(16), codec=Codec.NONE, source="host")
         if self.settings.spool_folder:
@@ -113,7 +113,7 @@ class BacklogRun:
             for number in range(self._random.randrange(1, LINES_MAX))
         ]
         given += lines
-        delivery = Delivery(len(lines))
+        delivery = LineDelivery(len(lines))
         self._deliveries.append((name, lines, delivery))
         self.backlog.take(name, lines, time_ns=10**18, now=self._now, delivery=delivery)
 
@@ -201,7 +201,7 @@ class BacklogRun:
                 assert is_whole == (outcome(delivery) is None), "a delivery tells something else"
 
 
-def outcome(delivery: Delivery) -> RaftwoodError | None:
+def outcome(delivery: LineDelivery) -> RaftwoodError | None:
     try:
         delivery.result()
     except RaftwoodError as error:

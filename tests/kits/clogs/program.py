@@ -62,7 +62,7 @@ class _Program:
         self._log.propagate = False
         self._log.addHandler(self._handler)
         self._given = self._synced = 0
-        self._deliveries: list[Delivery] = []
+        self._deliveries: list[Delivery[None]] = []
         self._delivered = 0
         self.is_over = False
 

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Self
 
 from raftwood.base.errors import RaftwoodError
+from raftwood.delivery.deliveries import Delivery
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivered, ProducerSettings
 from raftwood.loghub.client.reader import ReaderSettings
 from raftwood.loghub.errors import DeliveryUnknown, NotDelivered
 from tests.kits.loghub.processes import LOGSTORE, PROJECT
@@ -83,7 +84,7 @@ class HubLoad:
         delivery = await producer.send({"message": sent.text}, key=key)
         delivery.when_done(partial(self._done, sent, delivery))
 
-    def _done(self, sent: Sent, delivery: Delivery) -> None:
+    def _done(self, sent: Sent, delivery: Delivery[Delivered]) -> None:
         try:
             delivered = delivery.result()
         except NotDelivered:

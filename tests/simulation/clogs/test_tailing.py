@@ -13,7 +13,13 @@ from raftwood.clogs.tail import tailer
 from raftwood.disk.segment_log import LogSettings
 from raftwood.testing import Simulation, simulate
 from raftwood.testing.runner import assert_deterministic
-from tests.kits.clogs.tail.tail_world import FOLDER, TailWorld, run_watched, run_world
+from tests.kits.clogs.tail.tail_world import (
+    FOLDER,
+    TailWorld,
+    run_watched,
+    run_with_other_rules,
+    run_world,
+)
 
 
 @pytest.mark.parametrize("seed", range(100, 102))
@@ -43,6 +49,11 @@ def test_each_line_is_stored_once_and_in_order_whatever_happens() -> None:
 @pytest.mark.parametrize("seed", range(300, 303))
 def test_a_watch_tells_of_files_that_are_rotated_before_a_scan_could_find_them(seed: int) -> None:
     run_watched(seed)
+
+
+@pytest.mark.parametrize("seed", range(400, 404))
+def test_a_batch_has_the_same_lines_for_ever_though_rules_change(seed: int) -> None:
+    run_with_other_rules(seed)
 
 
 def test_a_run_depends_on_its_seed_alone() -> None:

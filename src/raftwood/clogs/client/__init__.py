@@ -11,7 +11,6 @@ from raftwood.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from raftwood.clogs.client.datagram_shipper import DatagramShipper
-    from raftwood.clogs.client.deliveries import Delivery
     from raftwood.clogs.client.log_handler import ClogsHandler
     from raftwood.clogs.client.settings import (
         ClogsClientSettings,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from raftwood.clogs.client.sync_shipper import Shipper
     from raftwood.clogs.errors import LinesDropped
     from raftwood.clogs.masking import MaskRule
+    from raftwood.delivery.deliveries import Delivery
 
 __all__ = [
     "AsyncShipper",
@@ -50,7 +50,6 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "raftwood.clogs.client.datagram_shipper": ("DatagramShipper",),
-        "raftwood.clogs.client.deliveries": ("Delivery",),
         "raftwood.clogs.client.log_handler": ("ClogsHandler",),
         "raftwood.clogs.client.settings": (
             "ClogsClientSettings",
@@ -72,5 +71,6 @@ __getattr__ = lazy_exports(
         "raftwood.clogs.client.sync_shipper": ("Shipper",),
         "raftwood.clogs.errors": ("LinesDropped",),
         "raftwood.clogs.masking": ("MaskRule",),
+        "raftwood.delivery.deliveries": ("Delivery",),
     },
 )

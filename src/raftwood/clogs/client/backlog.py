@@ -9,14 +9,20 @@ from typing import Final
 
 from raftwood.base.errors import DiskFull, Overloaded, RaftwoodError, ShuttingDown
 from raftwood.base.logs import get_logger
-from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, PendingLines, parts_of
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import (
+    BatchEncoding,
+    Fields,
+    LineDelivery,
+    PendingLines,
+    parts_of,
+)
 from raftwood.clogs.client.settings import ClogsClientSettings, SpoolMode, WhenFull
-from raftwood.clogs.client.shipping_rules import NEVER, QueuedBatch, ShippingRules
+from raftwood.clogs.client.shipping_rules import QueuedBatch, ShippingRules
 from raftwood.clogs.client.spool import Spool, SpoolFailed, SpoolFull
 from raftwood.clogs.client.status import Counters
 from raftwood.clogs.errors import LinesDropped
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.pump import NEVER
 
 _STALE_MAX: Final = 64
 
@@ -121,7 +127,7 @@ class Backlog:
         *,
         time_ns: int,
         now: float,
-        delivery: Delivery | None = None,
+        delivery: LineDelivery | None = None,
     ) -> None:
         """Lines of one file and one time."""
         lines = self._cut_long(lines)
@@ -247,7 +253,7 @@ class Backlog:
     def _settle(
         self,
         entry: QueuedBatch,
-        deliveries: Sequence[tuple[Delivery, int]],
+        deliveries: Sequence[tuple[LineDelivery, int]],
         error: RaftwoodError | None,
     ) -> None:
         """The entry is stored, refused for ever, dropped, or left to the next life."""

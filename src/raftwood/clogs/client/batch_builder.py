@@ -1,4 +1,7 @@
-"""`PendingLines`: lines of a file that are no batch yet; masks, encodes, compresses them."""
+"""`PendingLines`: lines of a file that are no batch yet; masks, encodes, compresses them.
+
+`LineDelivery` is what the caller has who gave them.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -7,16 +10,39 @@ import msgspec
 import xxhash
 
 from raftwood.base.compression import Codec, compress
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.base.errors import RaftwoodError
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.frames import LineBatch
 from raftwood.clogs.lines import encode_fields, encode_lines, encoded_text
+from raftwood.delivery.deliveries import Delivery
 
 LINE_OVERHEAD_BYTES: Final = 96
 """What a line takes in memory beside its bytes."""
 
 Fields = Mapping[str, str | bytes]
 MaskLines = Callable[[list[bytes]], list[bytes]]
+
+
+class LineDelivery(Delivery[None]):
+    """Lines that were given at once: done when all are stored, or have another outcome."""
+
+    __slots__ = ("_callbacks", "_left", "_outcome")
+
+    def __init__(self, lines: int) -> None:
+        self._left = lines
+        self._outcome: RaftwoodError | None = None
+        self._callbacks = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._left <= 0
+
+    def settle(self, lines: int, error: RaftwoodError | None) -> None:
+        """For the shipper: so many of the lines have an outcome; the first error counts."""
+        self._outcome = self._outcome or error
+        self._left -= lines
+        if self._left <= 0:
+            self._tell()
 
 
 class PendingLines:
@@ -30,7 +56,7 @@ class PendingLines:
         self.times: list[int] = []
         self.extras: list[Fields | None] = []
         self.has_extras = False
-        self.deliveries: list[tuple[Delivery, int]] = []
+        self.deliveries: list[tuple[LineDelivery, int]] = []
         """Whom to tell, of how many lines, in order."""
         self.size = 0
 
@@ -38,7 +64,7 @@ class PendingLines:
         """They are a batch by now: nothing of them is held any more."""
         self.lines, self.times, self.extras, self.deliveries = [], [], [], []
 
-    def add(self, lines: Sequence[bytes], time_ns: int, delivery: Delivery | None) -> int:
+    def add(self, lines: Sequence[bytes], time_ns: int, delivery: LineDelivery | None) -> int:
         """Lines of one time; how many bytes they take."""
         size = sum(map(len, lines)) + LINE_OVERHEAD_BYTES * len(lines)
         self.lines += lines

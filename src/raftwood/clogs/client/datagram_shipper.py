@@ -20,8 +20,7 @@ from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.base.logs import get_logger
-from raftwood.clogs.client.batch_builder import BatchEncoding, MaskLines, PendingLines
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import BatchEncoding, LineDelivery, MaskLines, PendingLines
 from raftwood.clogs.configuration import LogServer, VersionedConfiguration, checked_file_name
 from raftwood.clogs.frames import ClogsMessage, MessageType
 from raftwood.clogs.health import Action, Health, Ping
@@ -168,7 +167,7 @@ class DatagramShipper:
             self.counters.dropped += len(lines)
             return 0
         pending = PendingLines(name)
-        nobody: Delivery | None = None
+        nobody: LineDelivery | None = None
         pending.add(lines, time_ns, nobody)
         self._sequence += 1
         batch = self._encoding.batch(pending, self._encoding.producer(name, 0), self._sequence)

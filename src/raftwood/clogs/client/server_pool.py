@@ -21,6 +21,7 @@ from raftwood.clogs.health import Action, Health, Ping
 from raftwood.clogs.ring import Routing
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CLUSTER, KEY_ROLE, PING
+from raftwood.delivery.pump import NEVER
 from raftwood.net import (
     Channel,
     ClientCredentials,
@@ -201,7 +202,7 @@ class RingFollower:
     @property
     def due(self) -> float:
         """When `tick` has something to do."""
-        return float("inf") if self.health is None else self.health.due
+        return NEVER if self.health is None else self.health.due
 
     def tick(self, now: float) -> None:
         if self.health is not None:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Self
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -31,11 +32,9 @@ from raftwood.base.errors import (
     TooLarge,
     Unavailable,
 )
-from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
 from raftwood.clogs.client.backlog import Backlog
-from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, MaskLines
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import BatchEncoding, Fields, LineDelivery, MaskLines
 from raftwood.clogs.client.server_pool import RingConnections, RingFollower, ShipperCredentials
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipping_rules import (
@@ -70,9 +69,11 @@ from raftwood.clogs.frames import (
     decode_message,
     encode_message,
 )
-from raftwood.clogs.masking import Masking, MaskRule, built_in_rules
+from raftwood.clogs.masking import MaskRule, masking_of
 from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import CONFIGURATION, STORE, ConfigurationAnswer, ConfigurationRequest
+from raftwood.delivery.deliveries import Delivery
+from raftwood.delivery.pump import Pump
 from raftwood.net import ClientTls, Payload, TlsFiles
 from raftwood.net.identity import split_address
 
@@ -334,8 +335,9 @@ class AsyncShipper:
             ShippingLimits(
                 in_flight_max=settings.in_flight_max,
                 file_in_flight_max=settings.file_in_flight_max,
-                retry_first_s=settings.retry_first_ms / 1000,
-                retry_longest_s=settings.retry_longest_ms / 1000,
+                retry=Backoff(
+                    first_ms=settings.retry_first_ms, longest_ms=settings.retry_longest_ms
+                ),
             ),
             self._ring.route,
         )
@@ -353,15 +355,13 @@ class AsyncShipper:
             self.counters,
             self._ring.route,
         )
+        self._pump = Pump(self._turn)
         self._room: asyncio.Event = asyncio.Event()
         self._backlog.on_room = self._tell_room
         self.on_room: Callable[[], None] | None = None
         """Called when there is more room than there was."""
         self._ring.on_servers = self._rules.servers_changed
-        self._ring.on_event = self._pump_soon
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
-        self._is_pumping = False
+        self._ring.on_event = self._pump.soon
         self._is_closed = False
         self._delivering = 0
         """Lines that somebody else keeps until they are stored."""
@@ -372,7 +372,7 @@ class AsyncShipper:
             self._backlog,
             self.counters,
             left=self._left,
-            on_event=self._pump_soon,
+            on_event=self._pump.soon,
         )
 
     @classmethod
@@ -399,7 +399,7 @@ class AsyncShipper:
         elif settings.spool_folder:
             shipper._opening = shipper._loop.create_task(shipper._open_later(), name="clogs spool")
         shipper._ring.start()
-        shipper._pump_soon()
+        shipper._pump.soon()
         return shipper
 
     def _use(self, slots: SpoolSlots) -> None:
@@ -421,7 +421,7 @@ class AsyncShipper:
                     self._use(slots)
             except RaftwoodError as error:
                 _log.warning("there is no spool yet", why=error.message)
-        self._pump_soon()
+        self._pump.soon()
 
     async def __aenter__(self) -> Self:
         return self
@@ -431,7 +431,9 @@ class AsyncShipper:
 
     # Lines come
 
-    def send(self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None) -> Delivery:
+    def send(
+        self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
+    ) -> Delivery[None]:
         """Take lines of a file, in order. With `when_full = block`, `Overloaded` where there is no
         room: `put` waits for it.
         """
@@ -441,14 +443,14 @@ class AsyncShipper:
                 f"{self._backlog.held_bytes} bytes of lines are not stored yet: send more slowly, "
                 "or raise clogs_client.memory_bytes_max"
             )
-        delivery = Delivery(len(lines))
+        delivery = LineDelivery(len(lines))
         if lines:
             self.take(checked_file_name(name), lines, time_ns=time_ns, delivery=delivery)
         return delivery
 
     async def put(
         self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
-    ) -> Delivery:
+    ) -> Delivery[None]:
         """As `send`, but waits for room, for up to `block_ms`."""
         # `send` says why, where the time is over.
         with contextlib.suppress(TimeoutError):
@@ -465,14 +467,14 @@ class AsyncShipper:
         lines: Sequence[bytes],
         *,
         time_ns: int | None = None,
-        delivery: Delivery | None = None,
+        delivery: LineDelivery | None = None,
     ) -> None:
         """As `send`, of a name that was checked, whatever there is room for."""
         if time_ns is None:
             time_ns = self._environment.clock.wall_ns()
         now = self._loop.time()
         self._backlog.take(name, lines, time_ns=time_ns, now=now, delivery=delivery)
-        self._pump_soon()
+        self._pump.soon()
 
     def take_records(
         self,
@@ -485,7 +487,7 @@ class AsyncShipper:
         """As `take`, of lines with a time and further fields each."""
         now = self._loop.time()
         self._backlog.take_records(name, lines, times_ns=times_ns, fields=fields, now=now)
-        self._pump_soon()
+        self._pump.soon()
 
     @property
     def has_room(self) -> bool:
@@ -504,30 +506,25 @@ class AsyncShipper:
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once a batch that somebody else made, and keeps, is stored."""
         self._check_open()
-        future: asyncio.Future[None] = self._loop.create_future()
+        delivery = LineDelivery(batch.count)
 
         def done(error: RaftwoodError | None) -> None:
             if not isinstance(error, ShuttingDown):  # then whoever keeps them has them still
                 self._delivering -= batch.count
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                fail(future, error)
+            delivery.settle(batch.count, error)
 
         self.counters.taken += batch.count
         self._delivering += batch.count
         self._rules.add(QueuedBatch(batch, done, is_keepable=False))
-        self._pump_soon()
-        await future
+        self._pump.soon()
+        await delivery
 
     async def flush(self) -> None:
         """Wait until all that was taken is stored, or dropped."""
         self._backlog.form_all()
-        self._pump_soon()
+        self._pump.soon()
         entries = self._rules.entries()
-        waiting = Delivery(len(entries))
+        waiting = LineDelivery(len(entries))
         for entry in entries:
             if entry.flushes is None:
                 entry.flushes = []
@@ -557,7 +554,7 @@ class AsyncShipper:
         while True:
             kept = self._backlog.kept_batches
             is_whole = self._backlog.keep_all()
-            self._pump_soon()
+            self._pump.soon()
             await own.sync()
             if is_whole or self._backlog.kept_batches == kept:
                 return is_whole
@@ -580,6 +577,7 @@ class AsyncShipper:
             except TimeoutError:
                 _log.info("not all lines are stored at the end", held=self._backlog.held_bytes)
         self._is_closed = True
+        self._pump.close()
         self._room.set()
         if self._opening is not None:
             self._opening.cancel()
@@ -587,8 +585,6 @@ class AsyncShipper:
         if self._slots is not None:
             await self._keep_all(self._slots.own)
         await self._ring.close()
-        if self._timer is not None:
-            self._timer.cancel()
         await self._sending.close()
         self._give_up()
         if self._slots is not None:
@@ -636,38 +632,15 @@ class AsyncShipper:
 
     # Batches go
 
-    def _pump_soon(self) -> None:
-        if not self._is_pumping and not self._is_closed:
-            self._is_pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._is_pumping = False
-        if self._is_closed:
-            return
-        now = self._loop.time()
+    def _turn(self, now: float) -> float:
         self._ring.tick(now)
         forms_at = self._backlog.form_due(now)
         for action in self._rules.actions(now):
             self._sending.perform(action, now)
-        self._wake_at(min(forms_at, self._rules.due, self._ring.due))
-
-    def _wake_at(self, due: float) -> None:
-        if self._timer is not None:
-            # Not `timer.when()`: where it is due at once, uvloop's has none.
-            if self._timer_due == due:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if due != float("inf"):
-            self._timer, self._timer_due = self._loop.call_at(due, self._on_timer), due
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._pump()
+        return min(forms_at, self._rules.due, self._ring.due)
 
 
-def _both(first: Done, flushes: list[Delivery], error: RaftwoodError | None) -> None:
+def _both(first: Done, flushes: list[LineDelivery], error: RaftwoodError | None) -> None:
     first(error)
     for each in list(flushes):
         each.settle(1, None)
@@ -713,9 +686,8 @@ async def open_shipper(
 
 def mask_of(masks: Sequence[str], mask_rules: Sequence[MaskRule] = ()) -> MaskLines | None:
     """What masks a batch's lines; `InvalidConfiguration` for a rule that cannot be used."""
-    if not masks and not mask_rules:
-        return None
-    return Masking([*built_in_rules(masks), *mask_rules]).mask_lines
+    masking = masking_of(masks, mask_rules)
+    return None if masking is None else masking.mask_lines
 
 
 def access_of(settings: ClogsClientSettings) -> ShipperCredentials:

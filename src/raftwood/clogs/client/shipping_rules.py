@@ -11,15 +11,17 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import InvariantViolated, RaftwoodError
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.lanes import LaneAttempts
+from raftwood.delivery.pump import NEVER
 
 if TYPE_CHECKING:
-    from raftwood.clogs.client.deliveries import Delivery
+    from raftwood.clogs.client.batch_builder import LineDelivery
     from raftwood.clogs.client.spool import Spool
 
 Done = Callable[[RaftwoodError | None], None]
@@ -54,7 +56,7 @@ class QueuedBatch:
         self.count = batch.count
         self.size = len(batch.body)
         self.done = done
-        self.flushes: list[Delivery] | None = None
+        self.flushes: list[LineDelivery] | None = None
         """Who waits for it beside whoever gave it."""
         self.held_bytes = 0
         """What it takes of the memory that is bounded."""
@@ -72,12 +74,11 @@ class QueuedBatch:
         self.spool_index = 0
 
 
-class FileLane:
+class FileLane(LaneAttempts):
     """The batches of one file, in order."""
 
     __slots__ = (
         "attempt",
-        "failures",
         "goes_on",
         "held_at",
         "in_flight",
@@ -86,11 +87,11 @@ class FileLane:
         "name",
         "place",
         "queue",
-        "retry_at",
         "server",
     )
 
     def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.name = name
         self.queue: deque[QueuedBatch] = deque()
         """The first one is the next to be stored."""
@@ -108,19 +109,14 @@ class FileLane:
         """Whether more may follow these."""
         self.attempt = 0
         """Counts all attempts, so that a late answer is known for one."""
-        self.failures = 0
-        """Attempts that failed since the last success."""
         self.held_at = ""
         """The server at which it waits until fewer are under way."""
-        self.retry_at = 0.0
-        """It waits until then before another attempt; 0: it does not."""
 
     @property
     def is_under_way(self) -> bool:
         return self.is_asking or bool(self.in_flight)
 
 
-NEVER: Final = float("inf")
 LANES_MAX: Final = 65_536
 """Beyond it a file that has nothing to ship is forgotten, and asked for anew."""
 
@@ -132,13 +128,7 @@ class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Batches under way at one server."""
     file_in_flight_max: int = 8
     """Of these, of one file."""
-    retry_first_s: float = 0.1
-    retry_longest_s: float = 5.0
-
-    def retry_delay_s(self, name: str, failures: int) -> float:
-        """Longer each time, and different from file to file, so that they do not come at once."""
-        longest = min(self.retry_longest_s, self.retry_first_s * (1 << min(failures - 1, 20)))
-        return longest * (0.5 + crc32(name.encode()) % 1024 / 2048)
+    retry: Backoff = Backoff(first_ms=100, longest_ms=5_000)
 
 
 class ShipBatch(msgspec.Struct, frozen=True):
@@ -545,8 +535,7 @@ class ShippingRules:
         if lane.held_at in self._held:
             self._held[lane.held_at].pop(lane, None)
         lane.held_at = ""
-        lane.retry_at = 0.0
-        lane.failures = 0
+        lane.recovered()
 
     def _succeed(self, lane: FileLane) -> None:
         self._reset(lane)
@@ -554,8 +543,7 @@ class ShippingRules:
         self._forget_if_idle(lane)
 
     def _try_later(self, lane: FileLane, now: float) -> None:
-        lane.failures += 1
-        lane.retry_at = now + self._limits.retry_delay_s(lane.name, lane.failures)
+        lane.failed(self._limits.retry, now)
         self._turn += 1
         heapq.heappush(self._waiting, (lane.retry_at, self._turn, lane))
 

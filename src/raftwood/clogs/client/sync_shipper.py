@@ -26,8 +26,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.clogs.client import process_hooks
-from raftwood.clogs.client.batch_builder import Fields
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import Fields, LineDelivery
 from raftwood.clogs.client.settings import ClogsClientSettings, WhenFull
 from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
 from raftwood.clogs.client.status import ShipperStatus
@@ -35,6 +34,7 @@ from raftwood.clogs.configuration import checked_file_name
 from raftwood.clogs.errors import LinesDropped
 from raftwood.clogs.lines import encoded_text
 from raftwood.clogs.masking import MaskRule
+from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.loop_thread import LoopThread
 
 LARGE_BYTES: Final = 1024
@@ -50,7 +50,7 @@ class GivenLines(NamedTuple):
     name: str
     lines: list[bytes]
     time_ns: int | None
-    delivery: Delivery
+    delivery: LineDelivery
     size: int
 
 
@@ -279,13 +279,13 @@ class Shipper:
 
     def send(
         self, name: str, lines: str | bytes | Sequence[str | bytes], *, time_ns: int | None = None
-    ) -> Delivery:
+    ) -> Delivery[None]:
         """Take lines of a file, in order per thread. It waits for room with `when_full = block`
         alone: then `Overloaded` says that there was none for `block_ms`.
         """
         given = (lines,) if isinstance(lines, str | bytes) else lines
         encoded = [_encoded(line) for line in given]
-        delivery = Delivery(len(encoded))
+        delivery = LineDelivery(len(encoded))
         if encoded:
             size = sum(map(len, encoded))
             time_ns = time.time_ns() if time_ns is None else int(time_ns)

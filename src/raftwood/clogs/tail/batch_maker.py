@@ -9,7 +9,6 @@ from enum import IntEnum
 from itertools import pairwise
 
 import msgspec
-import xxhash
 
 from raftwood.base.compression import Codec, compress
 from raftwood.clogs.frames import LineBatch
@@ -178,15 +177,7 @@ class BatchMaker:
         self._masking = masking
         self._tags = tuple(settings.tags.items())
         self._cutter = LineSplitter(settings)
-        rules = (
-            settings.masks,
-            settings.mask_rules,
-            settings.multiline,
-            settings.line_bytes_max,
-            settings.field,
-        )
-        self.rules = xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(rules))
-        """Digest of what decides on the lines of a block."""
+        self.rules = settings.line_rules.digest
 
     def taken(self, block: bytes, force: Forced) -> int:
         """How many bytes of a block are made into a batch."""

@@ -7,12 +7,13 @@ After a crash the same bytes are made into the same batch under the same name, w
 if they have it (planted bug "a resumed batch under a new name").
 
 `FileCheckpoints` keeps them in a segment log: a group for each file, its state the latest
-checkpoint. Group 0 says that a tailer has run here before: so files that are there when it first
-runs can be told from later ones.
+checkpoint. Group 0 says that a tailer has run here before, so files that are there when it first
+runs can be told from later ones; its state has the rules that batches under way are made by.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 import xxhash
@@ -20,6 +21,7 @@ import xxhash
 from raftwood.base.compression import Codec
 from raftwood.base.errors import NotFound, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
+from raftwood.clogs.tail.settings import LineRules
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
 HEAD_BYTES: Final = 1024
@@ -95,7 +97,8 @@ class BatchIntent(msgspec.Struct, frozen=True, array_like=True):
     codec: Codec
     rules: int
     """Digest of the rules that made the batch. Other masking rules would make other bytes under the
-    same name; a receiver that has the first ones would ack the second ones unseen."""
+    same name, and a receiver that has the first ones would ack the second ones unseen. So the batch
+    is made again by these rules, whatever the settings say by now."""
     begins_mid_line: bool = False
     """The beginning of its first line was shipped before, as a line of its own."""
     ends_mid_line: bool = False
@@ -122,8 +125,17 @@ class FileCheckpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     birth_ns: int = 0
 
 
+class KnownRules(msgspec.Struct, frozen=True, array_like=True):
+    """The rules that batches under way are made by: the present ones and those of intents."""
+
+    version: int
+    rules: tuple[LineRules, ...]
+
+
+_State = TypeVar("_State")
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
+_decode_checkpoint: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
+_decode_rules: Final = msgspec.msgpack.Decoder(KnownRules).decode
 
 
 def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
@@ -132,6 +144,10 @@ def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
 
 def decode_checkpoint(data: Buffer) -> FileCheckpoint:
     """`UnsupportedVersion` for one of a later program, `StoreDamaged` for what is none."""
+    return _decoded(data, _decode_checkpoint)
+
+
+def _decoded(data: Buffer, decode: Callable[[Buffer], _State]) -> _State:
     try:
         (version, *_) = msgspec.msgpack.decode(data, type=list)
         if isinstance(version, int) and version > VERSION:
@@ -139,7 +155,7 @@ def decode_checkpoint(data: Buffer) -> FileCheckpoint:
                 f"a file's state has version {version}, this program reads up to {VERSION}: "
                 "use the version that wrote it, or a newer one"
             )
-        return _decode(data)
+        return decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreDamaged(
             f"a file's state cannot be read ({error}): remove the state folder; what was shipped "
@@ -173,8 +189,16 @@ class FileCheckpoints:
                 found[number] = decode_checkpoint(state)
         return found
 
-    async def begin(self, checkpoints: dict[int, FileCheckpoint]) -> None:
-        """Stores where the files that are there at first are begun; durable on return.
+    def rules(self) -> Sequence[LineRules]:
+        """The rules that made batches of an earlier run; release 0.1.0 kept none."""
+        state = None if self.is_new else self._log.state(_BEGUN)
+        return _decoded(state, _decode_rules).rules if state else ()
+
+    async def begin(
+        self, checkpoints: dict[int, FileCheckpoint], rules: Sequence[LineRules]
+    ) -> None:
+        """Stores where the files that are there at first are begun, and the rules for lines, which
+        intents name; durable on return.
 
         The mark of group 0 comes last: after a crash in between, the tailer begins anew, and does
         not take the files that it had not come to for new ones.
@@ -184,7 +208,9 @@ class FileCheckpoints:
         ]
         for start in range(0, len(records), _RECORDS_PER_WRITE):
             await self._log.commit(*records[start : start + _RECORDS_PER_WRITE])
-        await self._log.commit(SetState(_BEGUN, b""))
+        state = _encode(KnownRules(VERSION, tuple(rules)))
+        if self.is_new or self._log.state(_BEGUN) != state:
+            await self._log.commit(SetState(_BEGUN, state))
 
     def save(self, number: int, checkpoint: FileCheckpoint) -> asyncio.Event:
         """Writes a checkpoint; the event is set once it is durable: a batch waits for that before

@@ -12,6 +12,7 @@ name any more is never closed before it is read to its end: nobody could open it
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import msgspec
 import xxhash
@@ -158,6 +159,8 @@ class FileReader:
         self._files = files
         self._open_files = open_files
         self._maker = maker
+        self.makers: Final = {maker.rules: maker}
+        """By their rules: a batch of an earlier life is made as it was."""
         self._checkpoints = checkpoints
         self._counters = counters
         self.is_last = False
@@ -265,7 +268,7 @@ class FileReader:
         """Once the batch is made, and its intent is durable."""
         file, intent = intended.file, intended.intent
         job = partial(
-            self._maker.make,
+            self.makers[intent.rules].make,
             intended.block,
             intent,
             name=file.name,
@@ -283,6 +286,14 @@ class FileReader:
 
     async def _resume(self, file: FollowedFile) -> IntendedBatch | None:
         intent = file.resuming[0]
+        if intent.rules not in self.makers:
+            self.trouble(
+                file,
+                f"bytes {intent.begin} to {intent.end} of {file.path} may be stored, and were "
+                "made into lines by other rules (masks, mask_rules, multiline, line_bytes_max, "
+                "field): ship them with these rules once, then change the rules",
+            )
+            return None
         found = await self._read_at(file, intent.begin, intent.end - intent.begin)
         if found is None or not file.resuming:
             return None

@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Final, Literal, Self
 
 import msgspec
+import xxhash
 from msgspec import Meta
 
 from raftwood.base.compression import Codec
@@ -46,6 +47,21 @@ class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             re.compile((self.start or self.continues).encode(), re.MULTILINE)
         except re.error as error:
             raise ValueError(f"a multiline pattern is no regular expression: {error}") from error
+
+
+class LineRules(msgspec.Struct, frozen=True, array_like=True):
+    """What decides on the lines of a block: made again under the same rules, it has the same."""
+
+    masks: tuple[str, ...]
+    mask_rules: tuple[MaskRule, ...]
+    multiline: Multiline | None
+    line_bytes_max: int
+    field: str
+
+    @property
+    def digest(self) -> int:
+        """Names the rules in a batch's intent."""
+        return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(self))
 
 
 class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +141,16 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def codec(self) -> Codec:
         return _Codecs[self.compression]
+
+    @property
+    def line_rules(self) -> LineRules:
+        return LineRules(
+            self.masks, self.mask_rules, self.multiline, self.line_bytes_max, self.field
+        )
+
+    def under(self, rules: LineRules) -> Self:
+        """The same with other rules for lines."""
+        return msgspec.structs.replace(self, **msgspec.structs.asdict(rules))
 
     def name_of(self, path: str) -> str:
         """The name that a path is shipped under; `InvalidConfiguration` where it cannot be."""

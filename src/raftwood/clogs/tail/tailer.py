@@ -11,15 +11,17 @@ The state in the folder says how far each file is stored, and which batches may 
 import asyncio
 import heapq
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DiskFull, InvariantViolated, Overloaded
+from raftwood.base.errors import DiskFull, InvalidConfiguration, InvariantViolated, Overloaded
 from raftwood.base.logs import get_logger
 from raftwood.clogs.frames import PRODUCER_BYTES
+from raftwood.clogs.masking import masking_of
 from raftwood.clogs.tail.batch_maker import BatchMaker
 from raftwood.clogs.tail.checkpoints import STATE_SETTINGS, FileCheckpoints, FileHead, FileIdentity
 from raftwood.clogs.tail.followed_file import FileStatus, FollowedFile, TailCounters, TailStatus
@@ -70,6 +72,8 @@ class Tailer:
         self._files = files
         self._life = environment.random.randbytes(PRODUCER_BYTES)
         self._checkpoints = FileCheckpoints(store.log)
+        self._rules = [settings.line_rules]
+        """By which batches are made now, and those of an earlier life that are not acked."""
         self.counters = TailCounters()
         self._roster = Roster(settings, self._producer_of)
         self._open_files = OpenFiles(files, limit=settings.open_files_max, judge=self._judge)
@@ -252,8 +256,8 @@ class Tailer:
         if wanted:
             found += await self._files.find(wanted)
         begun = self._carry_out(self._roster.scanned(found, now_ms=_now_ms()))
-        if not self._scans and self._checkpoints.is_new:
-            await self._begin_first(begun)
+        if not self._scans:
+            await self._begin(begun)
         for file in begun:
             # At once: only what is open can be read once it is deleted.
             await self._open(file)
@@ -322,15 +326,19 @@ class Tailer:
             if file.is_forgotten and (other := self._roster.at(file.path)) is not None:
                 await self._open(other)
 
-    async def _begin_first(self, begun: list[FollowedFile]) -> None:
-        """The files that are there at first; where they are begun at the end, durably so."""
-        if self._settings.start == "end":
-            for file in begun:
-                await self._open(file, to_end=True)
-        checkpoints = {file.number: file.checkpoint() for file in begun if file.offset}
+    async def _begin(self, begun: list[FollowedFile]) -> None:
+        """Note the rules for lines before any intent names them; and the files that are there when
+        a tailer first runs here, where they are begun at the end.
+        """
+        checkpoints = {}
+        if self._checkpoints.is_new:
+            if self._settings.start == "end":
+                for file in begun:
+                    await self._open(file, to_end=True)
+            checkpoints = {file.number: file.checkpoint() for file in begun if file.offset}
         while True:
             try:
-                await self._checkpoints.begin(checkpoints)
+                await self._checkpoints.begin(checkpoints, self._rules)
             except (DiskFull, Overloaded) as error:
                 _log.warning("the state cannot be written", reason=error.message)
                 await asyncio.sleep(self._settings.retry_ms / 1000)
@@ -440,7 +448,17 @@ class Tailer:
 
     def _restore(self) -> None:
         now_ms = _now_ms()
-        for number, checkpoint in self._checkpoints.load().items():
+        found = self._checkpoints.load()
+        named = {intent.rules for each in found.values() for intent in each.intents}
+        for rules in self._checkpoints.rules():
+            if rules.digest in named and rules not in self._rules:
+                self._rules.append(rules)
+                # Where this program has no such masks any more, the files of these batches wait.
+                with suppress(InvalidConfiguration, ValueError):
+                    masking = masking_of(rules.masks, rules.mask_rules)
+                    maker = BatchMaker(self._settings.under(rules), masking)
+                    self._reader.makers[maker.rules] = maker
+        for number, checkpoint in found.items():
             self._carry_out(self._roster.restore(number, checkpoint, now_ms=now_ms))
 
     def _producer_of(self, number: int, identity: FileIdentity) -> bytes:

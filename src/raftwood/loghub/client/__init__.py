@@ -1,9 +1,9 @@
 """LogHub's native client: producers and readers of a logstore, with or without an event loop.
 
-Imports what LogHub's packages share, `net`, `disk.loop_thread` and `base`, and no server. Start
-reading at `hub_client`; `producer_rules` is what a producer does, without I/O; `sync_client` and
-`sync_producer` are for programs without an event loop. What is listed here is loaded when it is
-first used.
+Imports what LogHub's packages share, `delivery`, `net`, `disk.loop_thread` and `base`, and no
+server. Start reading at `hub_client`; `producer_rules` is what a producer does, without I/O;
+`sync_client` and `sync_producer` are for programs without an event loop. What is listed here is
+loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from raftwood.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from raftwood.delivery.deliveries import Delivery
     from raftwood.loghub.client.hub_client import AsyncLogHubClient
-    from raftwood.loghub.client.producer import AsyncProducer, Delivered, Delivery, ProducerSettings
+    from raftwood.loghub.client.producer import AsyncProducer, Delivered, ProducerSettings
     from raftwood.loghub.client.pulled_batches import LogRecord, PulledBatch
     from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
     from raftwood.loghub.client.sync_client import LogHubClient, Reader
@@ -42,11 +43,11 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "raftwood.delivery.deliveries": ("Delivery",),
         "raftwood.loghub.client.hub_client": ("AsyncLogHubClient",),
         "raftwood.loghub.client.producer": (
             "AsyncProducer",
             "Delivered",
-            "Delivery",
             "ProducerSettings",
         ),
         "raftwood.loghub.client.pulled_batches": (

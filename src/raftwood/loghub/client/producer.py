@@ -6,40 +6,38 @@
 
 `send` waits only where the producer holds as much as it may. Records go out at once where nothing
 is under way to their shard; while something is, the next ones gather. A record under way is a
-`Delivery`: await it, or ask it later. `ProducerSender` carries out what `producer_rules` decides,
-and holds records until they are settled, within a bound on memory.
+`Delivery`: await it, or ask it later. The producer carries out what `producer_rules` decides, and
+holds records until they are settled, within a bound on memory.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import msgspec
 
-from raftwood.base.compression import Codec, compress
+from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    Cancelled,
-    ConnectionLost,
     DeadlineExceeded,
-    InternalError,
     InvalidInput,
     LogSealed,
     Overloaded,
-    ProtocolError,
     RaftwoodError,
     Unauthenticated,
     Unavailable,
 )
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position, position_from_bytes
+from raftwood.delivery.deliveries import Delivery
+from raftwood.delivery.lanes import DOUBTFUL
+from raftwood.delivery.pump import Pump
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.log_encoding import encode_record, encode_shared
 from raftwood.loghub.client.producer_rules import (
-    NEVER,
     AskForShards,
     ProducerBatch,
     ProducerLimits,
@@ -65,61 +63,21 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     position: Position
 
 
-class Delivery(ProducerRecord, gc=False, eq=False):
-    """Await it for a `Delivered`, or the error that says whether the record may be stored."""
+class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
+    """A record under way; the outcome is where it is stored, or whether it may be."""
 
-    _outcome: Delivered | RaftwoodError | None = None
+    _outcome: Delivered | RaftwoodError | None = None  # type: ignore[assignment]
     _callbacks: list[Callable[[], None]] | None = None
 
     @property
     def is_done(self) -> bool:
         return self._outcome is not None
 
-    def result(self) -> Delivered:
-        """The outcome, once it is there."""
-        outcome = self._outcome
-        if isinstance(outcome, Delivered):
-            return outcome
-        if outcome is None:
-            raise InvalidInput("the record is still under way: await its delivery first")
-        raise type(outcome)(outcome.message)
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call it once the outcome is there, on the producer's loop; at once where it is."""
-        if self._callbacks is None:
-            self._callbacks = []
-        callbacks = self._callbacks
-        callbacks.append(callback)
-        # Another thread may have come in between, and then has not seen the callback.
-        if self._outcome is not None and self._callbacks is callbacks:
-            self._callbacks = None
-            callback()
-
-    def __await__(self) -> Generator[Any, None, Delivered]:
-        if self._outcome is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_done(partial(_wake, future))
-            yield from future
-        return self.result()
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class BatchDelivery(Delivery, gc=False, eq=False):
+class BatchDelivery(RecordDelivery, gc=False, eq=False):
     """Of many records that stay together: an Arrow batch."""
 
     is_whole = True
-
-
-AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
-
-
-def is_settled(record: ProducerRecord) -> bool:
-    assert isinstance(record, Delivery)
-    return record._outcome is not None
 
 
 def settle_all(
@@ -129,20 +87,14 @@ def settle_all(
     bytes in memory."""
     count = size = 0
     for record in records:
-        assert isinstance(record, Delivery)
+        assert isinstance(record, RecordDelivery)
         if record._outcome is None:
             record._outcome = outcome
             count += record.count
             size += record.size + RECORD_OVERHEAD_BYTES
             if record._callbacks:
-                callbacks, record._callbacks = record._callbacks, None
-                for callback in callbacks:
-                    callback()
+                record._tell()
     return count, size
-
-
-_DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
-"""After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,37 +119,44 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ProducerSender:
-    """One producer's."""
+_CACHE_MAX: Final = 4096
+_NO_TAGS: Final[Mapping[str, str]] = {}
+
+
+class AsyncProducer:
+    """Made by `AsyncLogHubClient.producer`; `close` it when done, or use `async with`."""
 
     def __init__(
         self,
         environment: Environment,
         gateways: Gateways,
-        stream: StreamRequest,
-        settings: ProducerSettings,
+        *,
+        project: str,
+        logstore: str,
+        settings: ProducerSettings | None = None,
     ) -> None:
+        self.settings = settings or ProducerSettings()
+        self.project = project
+        self.logstore = logstore
+        self._wall_ns = environment.clock.wall_ns
+        self._stream = StreamRequest(project, logstore)
         self._gateways = gateways
-        self._stream = stream
-        self._settings = settings
         self._name = f"producer-{environment.random.randbytes(16).hex()}"
         self._loop = asyncio.get_running_loop()
-        self._rules = ProducerRules(settings.limits())
+        self._rules = ProducerRules(self.settings.limits(), self._name)
         self._add = self._rules.add
         self._deadline = 0.0
         """Of the records that come before the next turn."""
-        self._timeout_s = settings.delivery_timeout_ms / 1000
-        self.memory_max = settings.memory_bytes_max
+        self._timeout_s = self.settings.delivery_timeout_ms / 1000
+        self.memory_max = self.settings.memory_bytes_max
         """What may be held; 0 once it is closed."""
         self.pause_at = 0
         """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
         self.held_bytes = 0
         """Of records that are not settled yet."""
-        self._waiters: list[asyncio.Future[None]] = []
-        """Who waits for room, or for all to be settled."""
-        self._is_scheduled = False
-        self._timer: asyncio.Handle | None = None
-        self._timer_due = NEVER
+        self._changed = asyncio.Event()
+        """Set when records are settled, for those who wait for room or for all to be."""
+        self._pump = Pump(self._turn)
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
@@ -209,12 +168,139 @@ class ProducerSender:
         self.failed = 0
         self.retries = 0
         """Batches that were sent again."""
+        self._routes: dict[str | bytes, str] = {}
+        self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
 
-    def accept(self, delivery: AnyDelivery, *, is_counted: bool = False) -> AnyDelivery:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(is_waiting=kind is None)
+
+    # Records in
+
+    def send_soon(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> Delivery[Delivered]:
+        """Take a record without waiting; `Overloaded` where there is no room for it."""
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(RecordDelivery(data, len(data), route, shared))
+        return self.accept(RecordDelivery(data, len(data), route))
+
+    async def send(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> Delivery[Delivered]:
+        """Take a record, waiting for room if need be; await the delivery to know that it is stored.
+
+        Records of one key are stored in the order they are sent in; those without one go anywhere.
+        """
+        if self.held_bytes >= self.pause_at:
+            await self.room()
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        if topic or source or tags:
+            shared = self._shared_bytes(topic, source, tags)
+            return self.accept(RecordDelivery(data, len(data), route, shared))
+        return self.accept(RecordDelivery(data, len(data), route))
+
+    async def send_many(
+        self,
+        records: Iterable[Mapping[str, str | bytes]],
+        *,
+        key: str | bytes | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> list[Delivery[Delivered]]:
+        """Take many records of one key, or of none."""
+        deliveries: list[Delivery[Delivered]] = []
+        accept, wall_ns = self.accept, self._wall_ns
+        route = None if key is None else self._route(key)
+        shared = self._shared_bytes(topic, source, tags)
+        for contents in records:
+            if self.held_bytes >= self.pause_at:
+                await self.room()
+            data = encode_record(contents, wall_ns())
+            deliveries.append(accept(RecordDelivery(data, len(data), route, shared)))
+        return deliveries
+
+    async def send_arrow(
+        self, table: Any, *, key: str | bytes | None = None
+    ) -> list[Delivery[Delivered]]:
+        """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
+        from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
+
+        deliveries: list[Delivery[Delivered]] = []
+        rows = table.num_rows
+        parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
+        step = max(1, -(-rows // parts))
+        for first in range(0, rows, step):
+            part = table.slice(first, step)
+            data = write_arrow_stream(part)
+            route = None if key is None else self._route(key)
+            delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
+            if self.held_bytes >= self.pause_at:
+                await self.room()
+            deliveries.append(self.accept(delivery))
+        return deliveries
+
+    def encode(
+        self,
+        contents: Mapping[str, str | bytes],
+        *,
+        key: str | bytes | None = None,
+        time_ns: int | None = None,
+        topic: str = "",
+        source: str = "",
+        tags: Mapping[str, str] = _NO_TAGS,
+    ) -> RecordDelivery:
+        """A record that is not taken yet; the only method that other threads may call."""
+        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
+        route = None if key is None else self._routes.get(key) or self._route(key)
+        shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
+        return RecordDelivery(data, len(data), route, shared)
+
+    def _route(self, key: str | bytes) -> str:
+        data = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+        if not isinstance(data, bytes):
+            raise InvalidInput(f"a key is a {type(key).__name__}: give text or bytes")
+        if len(self._routes) >= _CACHE_MAX:
+            self._routes.clear()
+        self._routes[key] = route = hash_key(data)
+        return route
+
+    def _shared_bytes(self, topic: str, source: str, tags: Mapping[str, str]) -> bytes:
+        what = (topic, source, tuple(tags.items()))
+        encoded = self._shared.get(what)
+        if encoded is None:
+            if len(self._shared) >= _CACHE_MAX:
+                self._shared.clear()
+            encoded = encode_shared(topic=topic, source=source, tags=what[2])
+            self._shared[what] = encoded
+        return encoded
+
+    def accept(self, delivery: RecordDelivery, *, is_counted: bool = False) -> RecordDelivery:
         """Take what `encode` made; `is_counted` where its sender was told that there is room."""
         if self.held_bytes >= self.memory_max and not is_counted:
             raise self._full()
-        if not self._is_scheduled:
+        if not self._pump.is_scheduled:
             self._schedule()
         self.held_bytes += delivery.size + RECORD_OVERHEAD_BYTES
         delivery.deadline = self._deadline
@@ -239,14 +325,9 @@ class ProducerSender:
         try:
             async with asyncio.timeout(self._timeout_s):
                 while self.held_bytes >= self.memory_max and not self._is_closed:
-                    await self._change()
+                    await self._changed.wait()
         except TimeoutError:
             raise self._full() from None
-
-    async def _change(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
 
     async def flush(self) -> None:
         """Wait until what was taken before is settled; raises the first failure since the last
@@ -256,10 +337,12 @@ class ProducerSender:
         pending = self._rules.outstanding()
         try:
             while self.held_bytes and pending:
-                if is_settled(pending[-1]):
+                last = pending[-1]
+                assert isinstance(last, RecordDelivery)
+                if last.is_done:
                     pending.pop()
                 else:
-                    await self._change()
+                    await self._changed.wait()
         finally:
             self._rules.is_hurried = False
         failure, self._first_failure = self._first_failure, None
@@ -276,8 +359,7 @@ class ProducerSender:
         finally:
             self._is_closed = True
             self.memory_max = self.pause_at = 0
-            if self._timer is not None:
-                self._timer.cancel()
+            self._pump.close()
             if self._asking is not None:
                 self._asking.cancel()
                 await asyncio.gather(self._asking, return_exceptions=True)
@@ -288,44 +370,28 @@ class ProducerSender:
     # What the rules say
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if not self._pump.is_scheduled:
             self.pause_at = min(
-                self.memory_max, self.held_bytes + 2 * self._settings.batch_bytes_max
+                self.memory_max, self.held_bytes + 2 * self.settings.batch_bytes_max
             )
             self._deadline = self._loop.time() + self._timeout_s
-            self._loop.call_soon(self._turn)
+            self._pump.soon()
 
-    def _turn(self) -> None:
-        self._is_scheduled = False
-        if self._is_closed:
-            return
-        for action in self._rules.actions(self._loop.time()):
+    def _turn(self, now: float) -> float:
+        for action in self._rules.actions(now):
             if isinstance(action, SendToShard):
                 self._send(action.lane, action.batch)
             elif isinstance(action, AskForShards):
                 self._asking = self._loop.create_task(self._ask_for_shards())
             elif isinstance(action, Settle):
                 self._expired(action)
-        due = self._rules.due
-        # Not `timer.when()`: where it is due at once, uvloop's has none.
-        if due < self._timer_due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._timer_fired)
-            self._timer_due = due
-
-    def _timer_fired(self) -> None:
-        self._timer, self._timer_due = None, NEVER
-        self._turn()
+        return self._rules.due
 
     def _send(self, lane: ShardLane, batch: ProducerBatch) -> None:
-        self.retries += lane.attempts > 0
+        self.retries += lane.failures > 0
         try:
-            channel = self._gateways.pick(lane.shard + lane.attempts)
-            future = channel.call(
-                PUT, self._request(lane, batch), self._settings.attempt_timeout_ms
-            )
+            channel = self._gateways.pick(lane.shard + lane.failures)
+            future = channel.call(PUT, self._request(lane, batch), self.settings.attempt_timeout_ms)
         except (Unavailable, Unauthenticated) as error:
             self._last_error = error
             self._rules.put_off(lane, now=self._loop.time())
@@ -340,19 +406,14 @@ class ProducerSender:
         records, stream = batch.records, self._stream
         first = records[0]
         if first.is_whole:
-            body, kind = first.data, Format.ARROW
+            put = PutBatch.packed(
+                first.data, records=first.count, codec=self.settings.codec, kind=Format.ARROW
+            )
         else:
             parts = [record.data for record in records]
             if first.shared:
                 parts.append(first.shared)
-            body, kind = b"".join(parts), Format.LOG_GROUP
-        put = PutBatch(
-            body=compress(body, self._settings.codec),
-            format=kind,
-            codec=self._settings.codec,
-            raw_bytes=len(body),
-            records=first.count if first.is_whole else len(records),
-        )
+            put = PutBatch.packed(b"".join(parts), records=len(records), codec=self.settings.codec)
         return encode_put(
             PutRequest(stream.project, stream.logstore, lane.shard, self._name, batch.sequence, put)
         )
@@ -369,7 +430,7 @@ class ProducerSender:
             self._failed(lane, error)
         else:
             raise error
-        self._turn()
+        self._pump.run()
 
     def _stored(self, lane: ShardLane, payload: Payload) -> None:
         records = self._rules.stored(lane).records
@@ -387,7 +448,7 @@ class ProducerSender:
             batch = self._rules.gone(lane)
             if batch is not None:
                 self._fail(batch.records, DeliveryUnknown(error.message))
-        elif isinstance(error, _DOUBTFUL):
+        elif isinstance(error, DOUBTFUL):
             self._rules.lost(lane, now=now)
         elif isinstance(error, Unavailable):
             self._rules.put_off(lane, now=now)
@@ -402,7 +463,7 @@ class ProducerSender:
     async def _ask_for_shards(self) -> None:
         try:
             shards = await self._gateways.ask(
-                SHARDS, self._stream, timeout_ms=self._settings.attempt_timeout_ms
+                SHARDS, self._stream, timeout_ms=self.settings.attempt_timeout_ms
             )
         except RaftwoodError as error:
             self._last_error = error
@@ -417,7 +478,7 @@ class ProducerSender:
     # Outcomes
 
     def _expired(self, settle: Settle) -> None:
-        timeout_ms = self._settings.delivery_timeout_ms
+        timeout_ms = self.settings.delivery_timeout_ms
         why = "" if self._last_error is None else f" ({self._last_error.message})"
         if settle.is_unknown:
             error: RaftwoodError = DeliveryUnknown(
@@ -441,186 +502,6 @@ class ProducerSender:
         self.held_bytes -= size
         if self.on_settled is not None:
             self.on_settled()
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
         return count
-
-
-_CACHE_MAX: Final = 4096
-_NO_TAGS: Final[Mapping[str, str]] = {}
-
-
-class AsyncProducer:
-    """Made by `AsyncLogHubClient.producer`; `close` it when done, or use `async with`."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        gateways: Gateways,
-        *,
-        project: str,
-        logstore: str,
-        settings: ProducerSettings | None = None,
-    ) -> None:
-        self.settings = settings or ProducerSettings()
-        self.project = project
-        self.logstore = logstore
-        self._wall_ns = environment.clock.wall_ns
-        stream = StreamRequest(project, logstore)
-        self.sending = ProducerSender(environment, gateways, stream, self.settings)
-        """What was taken, and how it fares."""
-        self._accept = self.sending.accept
-        self._routes: dict[str | bytes, str] = {}
-        self._shared: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
-
-    @property
-    def stored(self) -> int:
-        """Records; `failed` as well."""
-        return self.sending.stored
-
-    @property
-    def failed(self) -> int:
-        return self.sending.failed
-
-    @property
-    def retries(self) -> int:
-        """Batches that were sent again."""
-        return self.sending.retries
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close(is_waiting=kind is None)
-
-    async def flush(self) -> None:
-        """Wait until what was sent before is settled; raises the first failure since the last
-        flush."""
-        await self.sending.flush()
-
-    async def close(self, *, is_waiting: bool = True) -> None:
-        """Flush, unless nobody waits for it: then what is not stored fails."""
-        await self.sending.close(is_waiting=is_waiting)
-
-    # Records in
-
-    def send_soon(
-        self,
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
-        """Take a record without waiting; `Overloaded` where there is no room for it."""
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        if topic or source or tags:
-            shared = self._shared_bytes(topic, source, tags)
-            return self._accept(Delivery(data, len(data), route, shared))
-        return self._accept(Delivery(data, len(data), route))
-
-    async def send(
-        self,
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> Delivery:
-        """Take a record, waiting for room if need be; await the delivery to know that it is stored.
-
-        Records of one key are stored in the order they are sent in; those without one go anywhere.
-        """
-        sending = self.sending
-        if sending.held_bytes >= sending.pause_at:
-            await sending.room()
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        if topic or source or tags:
-            shared = self._shared_bytes(topic, source, tags)
-            return self._accept(Delivery(data, len(data), route, shared))
-        return self._accept(Delivery(data, len(data), route))
-
-    async def send_many(
-        self,
-        records: Iterable[Mapping[str, str | bytes]],
-        *,
-        key: str | bytes | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> list[Delivery]:
-        """Take many records of one key, or of none."""
-        deliveries = []
-        sending, accept, wall_ns = self.sending, self._accept, self._wall_ns
-        route = None if key is None else self._route(key)
-        shared = self._shared_bytes(topic, source, tags)
-        for contents in records:
-            if sending.held_bytes >= sending.pause_at:
-                await sending.room()
-            data = encode_record(contents, wall_ns())
-            deliveries.append(accept(Delivery(data, len(data), route, shared)))
-        return deliveries
-
-    async def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivery]:
-        """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
-        from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
-
-        deliveries: list[Delivery] = []
-        sending = self.sending
-        rows = table.num_rows
-        parts = max(1, -(-table.nbytes // self.settings.batch_bytes_max))
-        step = max(1, -(-rows // parts))
-        for first in range(0, rows, step):
-            part = table.slice(first, step)
-            data = write_arrow_stream(part)
-            route = None if key is None else self._route(key)
-            delivery = BatchDelivery(data, len(data), route, count=part.num_rows)
-            if sending.held_bytes >= sending.pause_at:
-                await sending.room()
-            deliveries.append(self._accept(delivery))
-        return deliveries
-
-    def encode(
-        self,
-        kind: type[AnyDelivery],
-        contents: Mapping[str, str | bytes],
-        *,
-        key: str | bytes | None = None,
-        time_ns: int | None = None,
-        topic: str = "",
-        source: str = "",
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> AnyDelivery:
-        """A record that is not taken yet; the only method that other threads may call."""
-        data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
-        route = None if key is None else self._routes.get(key) or self._route(key)
-        shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
-        return kind(data, len(data), route, shared)
-
-    def _route(self, key: str | bytes) -> str:
-        data = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
-        if not isinstance(data, bytes):
-            raise InvalidInput(f"a key is a {type(key).__name__}: give text or bytes")
-        if len(self._routes) >= _CACHE_MAX:
-            self._routes.clear()
-        self._routes[key] = route = hash_key(data)
-        return route
-
-    def _shared_bytes(self, topic: str, source: str, tags: Mapping[str, str]) -> bytes:
-        what = (topic, source, tuple(tags.items()))
-        encoded = self._shared.get(what)
-        if encoded is None:
-            if len(self._shared) >= _CACHE_MAX:
-                self._shared.clear()
-            encoded = encode_shared(topic=topic, source=source, tags=what[2])
-            self._shared[what] = encoded
-        return encoded

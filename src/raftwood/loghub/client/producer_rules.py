@@ -22,7 +22,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import InvariantViolated
+from raftwood.delivery.lanes import LaneAttempts
+from raftwood.delivery.pump import NEVER
 from raftwood.loghub.model import Shard, ShardStatus
 from raftwood.loghub.shards import contains, covers_all
 
@@ -61,11 +64,10 @@ class ProducerBatch:
         """An answer was lost: it may be stored."""
 
 
-class ShardLane:
+class ShardLane(LaneAttempts):
     """The records for one shard, in order."""
 
     __slots__ = (
-        "attempts",
         "batch",
         "begin",
         "end",
@@ -73,11 +75,11 @@ class ShardLane:
         "is_under_way",
         "log",
         "queue",
-        "retry_at",
         "shard",
     )
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, producer: str) -> None:
+        super().__init__(f"{producer} {shard.log}")
         self.shard = shard.id
         self.log = shard.log
         """Another one where the logstore was made anew."""
@@ -88,9 +90,6 @@ class ShardLane:
         """The one that is to be stored before all in the queue."""
         self.is_under_way = False
         """The batch was sent, and its answer is awaited."""
-        self.attempts = 0
-        """Failed ones since the last success."""
-        self.retry_at = 0.0
         self.is_sealed = False
         """The shard takes no more; its records wait for the shards to be known."""
 
@@ -98,7 +97,6 @@ class ShardLane:
         return contains(self.begin, self.end, route)
 
 
-NEVER: Final = float("inf")
 _WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
 _ROUTES_MAX: Final = 65_536
 """Keys whose lane is remembered; beyond it all are forgotten."""
@@ -112,11 +110,7 @@ class ProducerLimits(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 1 << 20
     linger_s: float = 0.0
     """How long a lane that has nothing under way waits for more."""
-    retry_first_s: float = 0.02
-    retry_longest_s: float = 1.0
-
-    def retry_delay_s(self, attempts: int) -> float:
-        return min(self.retry_longest_s, self.retry_first_s * (1 << min(attempts, 16)))
+    retry: Backoff = Backoff(first_ms=40, longest_ms=1_000)
 
 
 class SendToShard(msgspec.Struct, frozen=True):
@@ -144,8 +138,9 @@ Action = SendToShard | AskForShards | Settle
 class ProducerRules:
     """One producer of one logstore."""
 
-    def __init__(self, limits: ProducerLimits) -> None:
+    def __init__(self, limits: ProducerLimits, producer: str = "") -> None:
         self._limits = limits
+        self._producer = producer
         self._in_order: list[ShardLane] = []
         """Of the shards that can be written, in order of their ranges."""
         self._begins: list[str] = []
@@ -161,8 +156,7 @@ class ProducerRules:
         self._keyless_turn = 0
         self._sequences: dict[int, int] = {}
         self._is_asking = False
-        self._ask_at = 0.0
-        self._asks = 0
+        self._asks = LaneAttempts(producer)
         self.is_hurried = False
         """Nothing lingers: somebody waits for all of it."""
         self.due: float = NEVER
@@ -233,7 +227,8 @@ class ProducerRules:
             return
         known = {lane.log: lane for lane in self._in_order}
         self._in_order = [
-            known.pop(each.log) if each.log in known else ShardLane(each) for each in writable
+            known.pop(each.log) if each.log in known else ShardLane(each, self._producer)
+            for each in writable
         ]
         self._begins = [each.begin for each in writable]
         self._retired += known.values()
@@ -247,8 +242,7 @@ class ProducerRules:
     def not_learned(self, *, now: float) -> None:
         """The shards could not be asked for: again a little later."""
         self._is_asking = False
-        self._asks += 1
-        self._ask_at = now + self._limits.retry_delay_s(self._asks)
+        self._asks.failed(self._limits.retry, now)
 
     def no_shards(self, *, now: float) -> list[ProducerRecord]:
         """There is no such logstore for this producer: the records that wait for its shards."""
@@ -271,11 +265,11 @@ class ProducerRules:
         for lane in [*self._in_order, *self._retired]:
             self._serve(lane, now, actions)
         if not self._wants_shards():
-            self._asks = 0
+            self._asks.failures = 0
         elif self._is_asking:
             pass
-        elif now < self._ask_at:
-            self._wake_at(self._ask_at)
+        elif now < self._asks.retry_at:
+            self._wake_at(self._asks.retry_at)
         else:
             self._is_asking = True
             actions.append(AskForShards())
@@ -315,7 +309,7 @@ class ProducerRules:
         if not lanes:
             return None
         first = self._keyless_turn % len(lanes)
-        lane = min(lanes[first:] + lanes[:first], key=lambda each: (each.is_sealed, each.attempts))
+        lane = min(lanes[first:] + lanes[:first], key=lambda each: (each.is_sealed, each.failures))
         self._keyless_turn = lanes.index(lane) + 1
         self._keyless, self._keyless_room = lane, self._limits.batch_bytes_max
         return lane
@@ -391,7 +385,7 @@ class ProducerRules:
 
     def _end(self, lane: ShardLane) -> ProducerBatch:
         batch = self._take(lane)
-        lane.attempts = 0
+        lane.recovered()
         self._leave(lane)
         self._move_on()
         return batch
@@ -412,14 +406,13 @@ class ProducerRules:
     def _seal(self, lane: ShardLane) -> None:
         lane.is_sealed = True
         self._leave(lane)
-        self._ask_at = 0.0
+        self._asks.retry_at = 0.0
         self._move_on()
 
     def _try_later(self, lane: ShardLane, now: float) -> None:
         lane.is_under_way = False
-        lane.attempts += 1
+        lane.failed(self._limits.retry, now)
         self._leave(lane)
-        lane.retry_at = now + self._limits.retry_delay_s(lane.attempts)
 
     # Time
 

@@ -21,36 +21,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from raftwood.base.errors import (
-    DeadlineExceeded,
     InvalidInput,
     Overloaded,
     RaftwoodError,
     Unavailable,
 )
+from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.loghub.client.producer import (
     RECORD_OVERHEAD_BYTES,
     AsyncProducer,
     Delivered,
-    Delivery,
     ProducerSettings,
+    RecordDelivery,
 )
 
 _NO_TAGS: Final[Mapping[str, str]] = {}
-WAIT_MS: Final = 60_000
 
 
-class ThreadDelivery(Delivery, gc=False, eq=False):
-    """A record under way, to be asked from any thread."""
-
-    def wait(self, timeout_ms: int = WAIT_MS) -> Delivered:
-        """The outcome, waiting for it; `DeadlineExceeded` where it does not come in time."""
-        if not self.is_done:
-            event = threading.Event()
-            self.when_done(event.set)
-            if not event.wait(timeout_ms / 1000):
-                raise DeadlineExceeded(f"the record has no outcome after {timeout_ms} ms: wait on")
-        return self.result()
+ThreadDelivery = RecordDelivery
+"""Its name in release 0.1.0."""
 
 
 class Producer:
@@ -59,16 +49,15 @@ class Producer:
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread
         self._producer = producer
-        self._sending = producer.sending
         self._memory_max = producer.settings.memory_bytes_max
         self._timeout_ms = producer.settings.delivery_timeout_ms
-        self._inbox: deque[ThreadDelivery] = deque()
+        self._inbox: deque[RecordDelivery] = deque()
         self._inbox_bytes = 0
         self._is_scheduled = False
         self._is_closed = False
         self._waiting = 0
         self._room = threading.Condition(threading.Lock())
-        self._sending.on_settled = self._settled
+        self._producer.on_settled = self._settled
 
     @property
     def settings(self) -> ProducerSettings:
@@ -99,13 +88,12 @@ class Producer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
         is_waiting: bool = True,
-    ) -> ThreadDelivery:
+    ) -> Delivery[Delivered]:
         """Take a record, waiting for room if need be; `Overloaded` where there is none in time.
 
         One thread's records of one key are stored in the order they are sent in.
         """
         delivery = self._producer.encode(
-            ThreadDelivery,
             contents,
             key=key,
             time_ns=time_ns,
@@ -114,7 +102,7 @@ class Producer:
             tags=tags,
         )
         with self._room:
-            if self._inbox_bytes + self._sending.held_bytes >= self._memory_max:
+            if self._inbox_bytes + self._producer.held_bytes >= self._memory_max:
                 self._wait_for_room(is_waiting=is_waiting)
             if self._is_closed:
                 raise Unavailable("the producer is closed: make another one")
@@ -133,7 +121,7 @@ class Producer:
         topic: str = "",
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
-    ) -> list[ThreadDelivery]:
+    ) -> list[Delivery[Delivered]]:
         """Take many records of one key, or of none."""
         return [
             self.send(contents, key=key, topic=topic, source=source, tags=tags)
@@ -178,14 +166,14 @@ class Producer:
             raise InvalidInput("a callback cannot wait for the producer that calls it")
 
         def has_room() -> bool:
-            held = self._inbox_bytes + self._sending.held_bytes
+            held = self._inbox_bytes + self._producer.held_bytes
             return self._is_closed or held < self._memory_max
 
         self._waiting += 1
         try:
             if not is_waiting or not self._room.wait_for(has_room, self._timeout_ms / 1000):
                 raise Overloaded(
-                    f"the producer holds {self._sending.held_bytes} bytes that are not stored "
+                    f"the producer holds {self._producer.held_bytes} bytes that are not stored "
                     "yet: send more slowly, or raise memory_bytes_max"
                 )
         finally:
@@ -199,7 +187,7 @@ class Producer:
             self._inbox_bytes = 0
             self._is_scheduled = False
             for delivery in taken:
-                self._sending.accept(delivery, is_counted=True)
+                self._producer.accept(delivery, is_counted=True)
 
     def _settled(self) -> None:
         if self._waiting:

@@ -23,11 +23,9 @@ import xxhash
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
-    Cancelled,
     ConnectionLost,
     DeadlineExceeded,
     DiskFull,
-    InternalError,
     InvalidInput,
     NotFound,
     Overloaded,
@@ -39,6 +37,7 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
+from raftwood.delivery.lanes import DOUBTFUL
 from raftwood.logservice.client.shard_link import ShardLink
 from raftwood.logservice.errors import RecordTooLarge, SequenceGap
 from raftwood.logservice.log_rules import WINDOW
@@ -374,7 +373,7 @@ def _settle_doubt(
     if error is None and not answer.cancelled() and answer.result()[:1] == HAS_ERRORS:
         with suppress(ProtocolError):  # which is dealt with later
             error = _gap_of(decode_lsns(answer.result(), len(batch)))
-    if isinstance(error, RaftwoodError) and not isinstance(error, _UNKNOWN):
+    if isinstance(error, RaftwoodError) and not isinstance(error, DOUBTFUL):
         for append in fresh:
             append.is_doubtful = False
 
@@ -387,12 +386,11 @@ def _gap_of(results: Sequence[int | RaftwoodError]) -> SequenceGap | None:
 
 def _told(append: _Append, error: RaftwoodError) -> RaftwoodError:
     """One for each: a traceback grows on an exception that several tasks raise."""
-    if append.is_doubtful and not isinstance(error, (*_UNKNOWN, SequenceForgotten)):
+    if append.is_doubtful and not isinstance(error, (*DOUBTFUL, SequenceForgotten)):
         return ConnectionLost(f"{error.message}; an earlier attempt may have written the record")
     return type(error)(error.message)
 
 
-_UNKNOWN = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
 _PASSING = (Unavailable, DeadlineExceeded, NotFound, SequenceGap, SequenceForgotten)
 _FORGOTTEN = "whether the records that were under way are written has to be read"
 

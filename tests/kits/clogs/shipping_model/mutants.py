@@ -147,7 +147,7 @@ def _try_at_once(rules: ShippingRules, lane: FileLane, now: float) -> None:
 
 
 def _never_try_again(rules: ShippingRules, lane: FileLane, now: float) -> None:
-    lane.retry_at = now + rules._limits.retry_delay_s(lane.name, 1)
+    lane.retry_at = now + rules._limits.retry.delay_ms(0, 0) / 1000
 
 
 def _always_as_short(rules: ShippingRules, lane: FileLane, now: float) -> None:

@@ -1,6 +1,7 @@
 """What the rules may do next, told by what has happened so far; written without a look at them."""
 
 from collections import Counter, deque
+from zlib import crc32
 
 from raftwood.clogs.client.shipping_rules import (
     Action,
@@ -160,8 +161,9 @@ class Oracle:
 
     def wait(self, file: File, now: float) -> None:
         if not file.in_flight:
+            draw = crc32(file.name.encode()) % 1024 / 1024
+            file.retry_at = now + self.limits.retry.delay_ms(file.failures, draw) / 1000
             file.failures += 1
-            file.retry_at = now + self.limits.retry_delay_s(file.name, file.failures)
 
     def moved(self, file: File, entry: QueuedBatch, attempt: int, now: float) -> bool:
         """The batch is not at the place that was named, nor are those behind it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.errors import InvariantViolated
 from raftwood.clogs.client.shipping_rules import (
@@ -97,8 +98,7 @@ class World:
         limits = ShippingLimits(
             in_flight_max=profile.in_flight_max,
             file_in_flight_max=profile.file_in_flight_max,
-            retry_first_s=0.1,
-            retry_longest_s=2.0,
+            retry=Backoff(first_ms=100, longest_ms=2_000),
         )
         self.servers = [f"s{number}" for number in range(profile.servers)]
         self.orders = {server: Ordering() for server in self.servers}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from raftwood.base.errors import RaftwoodError
-from raftwood.clogs.client.deliveries import Delivery
 from raftwood.clogs.client.status import Counters
 from raftwood.clogs.errors import LinesDropped
+from raftwood.delivery.deliveries import Delivery
 from tests.kits.models import Violation
 
 
@@ -44,7 +44,7 @@ class Life:
             for number in range(first, first + count)
         ]
 
-    def give(self, lines: Sequence[bytes], delivery: Delivery) -> None:
+    def give(self, lines: Sequence[bytes], delivery: Delivery[None]) -> None:
         self.is_promised.update(dict.fromkeys(lines, False))
         delivery.when_done(lambda: self._settle(lines, delivery))
 
@@ -53,7 +53,7 @@ class Life:
             if line in self.is_promised:
                 self.is_promised[line] = True
 
-    def _settle(self, lines: Sequence[bytes], delivery: Delivery) -> None:
+    def _settle(self, lines: Sequence[bytes], delivery: Delivery[None]) -> None:
         try:
             delivery.result()
         except LinesDropped:

@@ -10,11 +10,14 @@ from raftwood.clogs.tail import reader as reader_module
 from raftwood.clogs.tail.checkpoints import FileCheckpoint, FileCheckpoints
 from raftwood.clogs.tail.followed_file import FollowedFile
 from raftwood.clogs.tail.lanes import _Lane, _Place
+from raftwood.clogs.tail.reader import FileReader, IntendedBatch, ReadyBatch
 from raftwood.clogs.tail.rules import Action, CheckFile, CloseFile, FileVerdict, Roster
 from raftwood.clogs.tail.watch import PathsToVisit
-from tests.kits.clogs.tail.tail_world import run_watched, run_world
+from tests.kits.clogs.tail.tail_world import run_watched, run_with_other_rules, run_world
 from tests.kits.models import Mutant, replaced, together
 
+_begin = FileCheckpoints.begin
+_make = FileReader.make
 _save = FileCheckpoints.save
 _load = FileCheckpoints.load
 _checkpoint = FollowedFile.checkpoint
@@ -60,6 +63,17 @@ def _load_without_intents(checkpoints: FileCheckpoints) -> dict[int, FileCheckpo
     return {number: replace(each, intents=()) for number, each in _load(checkpoints).items()}
 
 
+async def _made_by_present_rules(files: FileReader, intended: IntendedBatch) -> ReadyBatch:
+    """A batch in doubt is made by whatever rules hold by now."""
+    intent = replace(intended.intent, rules=files._maker.rules)
+    ready = await _make(files, replace(intended, intent=intent))
+    return replace(ready, intent=intended.intent)
+
+
+async def _begin_without_rules(checkpoints: FileCheckpoints, first: Any, _: object) -> None:
+    await _begin(checkpoints, first, ())
+
+
 def _name_without_origin(noticed: PathsToVisit, path: str, _: str = "") -> None:
     noticed.named[path] = ""
 
@@ -100,6 +114,12 @@ MUTANTS = {
     ),
     "writes that are forgotten when something is renamed": Mutant(
         run_watched, replaced(PathsToVisit, take_named=_take_named_and_all_else)
+    ),
+    "a batch in doubt that is made by other rules": Mutant(
+        run_with_other_rules, replaced(FileReader, make=_made_by_present_rules)
+    ),
+    "rules that are not noted": Mutant(
+        run_with_other_rules, replaced(FileCheckpoints, begin=_begin_without_rules)
     ),
     "an intent that is not awaited": Mutant(
         run_world, replaced(FileCheckpoints, save=_save_without_a_wait)

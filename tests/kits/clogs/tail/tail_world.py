@@ -11,6 +11,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import Unavailable
 from raftwood.clogs.frames import LineBatch
+from raftwood.clogs.masking import MaskRule, masking_of
 from raftwood.clogs.tail.seams import BatchDeliverer
 from raftwood.clogs.tail.settings import TailSettings
 from raftwood.clogs.tail.tailer import Tailer
@@ -37,6 +38,8 @@ QUICK = TailSettings(
 )
 
 
+OTHER_RULES = (MaskRule("letters", "x", "y"),)
+"""Each line is another one by these, and can be known again."""
 _Asked = tuple[LineBatch, "asyncio.Future[None]"]
 
 
@@ -102,7 +105,8 @@ class OnceLog:
         if batch.count != len(lines):
             self.broken.append(f"{batch.name}: {batch.count} lines were told, {len(lines)} came")
         self.batches.append(batch)
-        self.stored.setdefault(batch.name, []).extend(lines)
+        plain = [line.replace(b"y", b"x") for line in lines]
+        self.stored.setdefault(batch.name, []).extend(plain)
 
     def lines(self) -> int:
         return sum(map(len, self.stored.values()))
@@ -226,6 +230,8 @@ class TailWorld:
         self.files: FakeFiles | None = None
         self.tailer: Tailer | None = None
         self.stop = asyncio.Event()
+        self.changes_rules = False
+        """Each life has its own rules for lines."""
         self.watch_random = simulation.loop.random_of("watch")
         self.watch: bool | None = self.watch_random.choice((None, False, True))
         """Whether it is whole; None: there is none."""
@@ -235,12 +241,17 @@ class TailWorld:
         watch = None
         if self.watch is not None:
             watch = FakeWatch(self.disk, self.watch_random, is_whole=self.watch)
+        settings = self.settings
+        if self.changes_rules:
+            rules = self.random.choice(((), OTHER_RULES))
+            settings = msgspec.structs.replace(settings, mask_rules=rules)
         self.tailer = await Tailer.start(
             environment,
-            self.settings,
+            settings,
             folder=STATE,
             files=self.files,
             delivering=self.delivering,
+            masking=masking_of((), settings.mask_rules),
             watching=watch,
         )
         await self.stop.wait()
@@ -296,6 +307,15 @@ def run_watched(seed: int) -> TailWorld:
         world.settings = msgspec.structs.replace(world.settings, rescan_ms=3_600_000)
 
     return run_world(seed, crashes=0.0, change=watch)
+
+
+def run_with_other_rules(seed: int) -> TailWorld:
+    """Each life masks lines in its own way."""
+
+    def change(world: TailWorld) -> None:
+        world.changes_rules = True
+
+    return run_world(seed, crashes=0.3, change=change)
 
 
 def run_world(

@@ -110,7 +110,7 @@ def _lost_and_routed_anew(rules: ProducerRules, lane: ShardLane, *, now: float) 
     """After a lost answer, what was under way goes to where its keys belong now."""
     rules.readonly(lane)
     lane.is_sealed = False
-    lane.attempts += 1
+    lane.failures += 1
     lane.retry_at = now + 0.05
 
 

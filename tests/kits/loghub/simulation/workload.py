@@ -11,9 +11,10 @@ import msgspec
 from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, NotFound, RaftwoodError, Unavailable
+from raftwood.delivery.deliveries import Delivery
 from raftwood.loghub.client.gateways import Gateways, HubAccess
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.client.producer import AsyncProducer, Delivery, ProducerSettings
+from raftwood.loghub.client.producer import AsyncProducer, Delivered, ProducerSettings
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings
 from raftwood.loghub.errors import (
     DeliveryUnknown,
@@ -226,7 +227,7 @@ class Shipper(Actor):
         with suppress(RaftwoodError):
             await producer.flush()
 
-    def _done(self, sent: Sent, delivery: Delivery) -> None:
+    def _done(self, sent: Sent, delivery: Delivery[Delivered]) -> None:
         try:
             delivered = delivery.result()
         except NotDelivered:

@@ -10,7 +10,7 @@ from raftwood.base import files as seam
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Operation
 from raftwood.clogs.client.backlog import CUT, Backlog
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import LineDelivery
 from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.client.shipping_rules import QueuedBatch
 from raftwood.clogs.errors import LinesDropped
@@ -166,7 +166,7 @@ class NeverForgets(Backlog):
     def _settle(
         self,
         entry: QueuedBatch,
-        deliveries: Sequence[tuple[Delivery, int]],
+        deliveries: Sequence[tuple[LineDelivery, int]],
         error: RaftwoodError | None,
     ) -> None:
         held_bytes = entry.held_bytes
@@ -231,7 +231,7 @@ def test_at_the_end_what_is_in_no_spool_is_dropped_and_all_are_told() -> None:
             policy = POLICIES["spool"] if has_spool else POLICIES["drop"]
             given = BacklogRun(small(**policy), 1, files=files)
             await given.open()
-            delivery = Delivery(2)
+            delivery = LineDelivery(2)
             given.backlog.take("a.log", [b"1", b"2"], time_ns=1, now=0.0, delivery=delivery)
             given.backlog.keep_all()
             dropped = given.backlog.give_up()
@@ -255,7 +255,7 @@ def test_at_the_end_what_is_in_no_spool_is_dropped_and_all_are_told() -> None:
 def test_dropped_lines_are_told_to_who_gave_them() -> None:
     async def main() -> None:
         given = await opened()
-        first = Delivery(1)
+        first = LineDelivery(1)
         given.backlog.take("a.log", [b"x" * (40 << 10)], time_ns=1, now=0.0, delivery=first)
         given.backlog.take("a.log", [b"y" * (40 << 10)], time_ns=1, now=0.0)
         assert isinstance(outcome(first), LinesDropped)

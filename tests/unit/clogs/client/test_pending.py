@@ -3,8 +3,12 @@
 import pytest
 
 from raftwood.base.compression import Codec
-from raftwood.clogs.client.batch_builder import LINE_OVERHEAD_BYTES, BatchEncoding, PendingLines
-from raftwood.clogs.client.deliveries import Delivery
+from raftwood.clogs.client.batch_builder import (
+    LINE_OVERHEAD_BYTES,
+    BatchEncoding,
+    LineDelivery,
+    PendingLines,
+)
 from raftwood.loghub.batches import decompress
 from raftwood.loghub.log_groups import decode_log_group
 
@@ -34,7 +38,7 @@ def records_of(encoding: BatchEncoding, pending: PendingLines) -> list[tuple[int
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_lines_and_records_keep_their_order_times_and_fields(codec: Codec) -> None:
     pending = PendingLines("a.log")
-    delivery = Delivery(2)
+    delivery = LineDelivery(2)
     assert pending.add([b"one", b"two"], TIME_NS, delivery) == 6 + 2 * LINE_OVERHEAD_BYTES
     pending.add_records([b"three"], [TIME_NS + 1], [{"level": "INFO"}])
     pending.add([b"four"], 5, None)
@@ -75,6 +79,6 @@ def test_no_two_lives_files_or_generations_share_a_producer() -> None:
 
 def test_what_was_made_into_a_batch_is_not_held_any_longer() -> None:
     pending = PendingLines("a.log")
-    pending.add([b"one"], TIME_NS, Delivery(1))
+    pending.add([b"one"], TIME_NS, LineDelivery(1))
     pending.clear()
     assert (pending.lines, pending.times, pending.extras, pending.deliveries) == ([], [], [], [])

@@ -2,11 +2,11 @@
 
 import pytest
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec
 from raftwood.base.errors import InvariantViolated
 from raftwood.clogs.client import shipping_rules
 from raftwood.clogs.client.shipping_rules import (
-    NEVER,
     Action,
     LoadBatch,
     LocateFile,
@@ -16,8 +16,9 @@ from raftwood.clogs.client.shipping_rules import (
     ShippingRules,
 )
 from raftwood.clogs.frames import LineBatch
+from raftwood.delivery.pump import NEVER
 
-LIMITS = ShippingLimits(in_flight_max=1, retry_first_s=1.0, retry_longest_s=8.0)
+LIMITS = ShippingLimits(in_flight_max=1, retry=Backoff(first_ms=1_000, longest_ms=8_000))
 
 
 def entry_of(name: str, sequence: int = 1, *, is_resumed: bool = False) -> QueuedBatch:
@@ -106,8 +107,7 @@ def test_waits_grow_and_have_a_bound() -> None:
         now = ring.rules.due
         action = ring.only(now)
     assert waits[1:4] == [2 * wait for wait in waits[:3]]
-    assert waits[4] == waits[5] <= LIMITS.retry_longest_s
-    assert LIMITS.retry_delay_s("a", 1) != LIMITS.retry_delay_s("b", 1)
+    assert waits[4] == waits[5] <= LIMITS.retry.longest_ms / 1000
 
 
 def test_a_lane_that_is_held_goes_on_though_the_one_before_it_was_dropped() -> None:
@@ -199,7 +199,7 @@ def test_nothing_goes_before_a_server_is_known() -> None:
     assert len(rules.actions(0.0)) == 1
 
 
-WIDE = ShippingLimits(in_flight_max=20, file_in_flight_max=4, retry_first_s=1.0)
+WIDE = ShippingLimits(in_flight_max=20, file_in_flight_max=4, retry=Backoff(first_ms=1_000))
 
 
 class Window(Ring):

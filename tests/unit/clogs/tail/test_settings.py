@@ -5,7 +5,10 @@ import pytest
 from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
-from raftwood.clogs.tail.settings import TailSettings
+from raftwood.clogs.masking import MaskRule
+from raftwood.clogs.tail.settings import Multiline, TailSettings
+
+GOLDEN_DIGEST = 4616576150522070834
 
 
 def test_a_file_of_settings_fills_them() -> None:
@@ -69,6 +72,19 @@ def test_a_path_that_is_no_text_has_no_name() -> None:
     for path in ("/a\udcff.log", "/a\nb.log", "/" + "x" * 2000):
         with pytest.raises(InvalidConfiguration, match="cannot be a file's name"):
             settings.name_of(path)
+
+
+def test_rules_for_lines_are_named_as_in_release_0_1_0() -> None:
+    settings = TailSettings(
+        paths=("/l/*.log",),
+        masks=("cards",),
+        mask_rules=(MaskRule("numbers", "[0-9]+", "#"),),
+        multiline=Multiline(start="^x"),
+    )
+    assert settings.line_rules.digest == GOLDEN_DIGEST
+    plain = TailSettings(paths=("/l/*.log",))
+    assert plain.line_rules.digest != GOLDEN_DIGEST
+    assert plain.under(settings.line_rules) == settings
 
 
 def test_every_compression_has_a_codec() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from raftwood.clogs.masking import MaskRule, masking_of
 from raftwood.clogs.tail.settings import Multiline
 from raftwood.clogs.tail.tailer import Tailer
+from raftwood.disk.segment_log import SetState
 from tests.kits.clogs.tail.tail_run import Folder, folder_of_logs, until
 
 Scenario = Callable[[Folder], Awaitable[None]]
@@ -97,6 +99,65 @@ async def test_a_batch_that_was_not_acked_is_made_again_under_its_old_name(folde
         assert tailer.counters.resumed_batches >= 1
     assert folder.taker.resumed[0].sequence == 1
     assert folder.taker.resumed[0].count == 2
+
+
+NUMBERS = MaskRule("numbers", "[0-9]+", "#")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ((), (NUMBERS,), (b"card 1", b"card #")),
+        ((NUMBERS,), (), (b"card #", b"card 2")),
+        ((NUMBERS,), (MaskRule("numbers", "[0-9]+", "*"),), (b"card #", b"card *")),
+    ],
+)
+def test_a_batch_in_doubt_is_made_again_by_the_rules_that_made_it(
+    before: tuple[MaskRule, ...],
+    after: tuple[MaskRule, ...],
+    lines: tuple[bytes, bytes],
+    tmp_path: Path,
+) -> None:
+    @real
+    async def scenario(folder: Folder) -> None:
+        folder.change(mask_rules=before)
+        folder.write("a.log", b"card 1\n")
+        folder.taker.is_open.clear()
+        for rules in (before, after):  # killed twice before it can be sent
+            folder.change(mask_rules=rules)
+            tailer = await folder.start(masking_of((), rules))
+            await until(lambda: folder.taker.waiting == 1)
+            await tailer.close()
+            folder.taker.waiting = 0
+        folder.taker.is_open.set()
+        folder.write("a.log", b"card 2\n")
+        async with folder.tailing(masking_of((), after)):
+            await folder.comes("a.log", *lines)
+        assert [batch.sequence for batch in folder.taker.resumed] == [1]
+
+    scenario(tmp_path)
+
+
+@real
+async def test_a_batch_in_doubt_whose_rules_nobody_knows_waits_for_them(folder: Folder) -> None:
+    """Release 0.1.0 noted no rules, only their digest."""
+    folder.write("a.log", b"card 1\n")
+    folder.taker.is_open.clear()
+    tailer = await folder.start()
+    await until(lambda: folder.taker.waiting == 1)
+    await tailer._store.log.commit(SetState(0, b""))
+    await tailer.close()
+    folder.taker.is_open.set()
+    folder.write("a.log", b"card 2\n")
+    folder.change(mask_rules=(NUMBERS,))
+    async with folder.tailing(masking_of((), (NUMBERS,))) as tailer:
+        (problem,) = await tailer.drain()
+        assert "other rules" in problem
+        assert "a.log" not in folder.taker.lines
+    folder.change(mask_rules=())
+    async with folder.tailing() as tailer:
+        await folder.comes("a.log", b"card 1", b"card 2")
+        assert tailer.counters.unknown_batches == 0
 
 
 @real

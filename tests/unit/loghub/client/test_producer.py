@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow
 import pytest
-import uvloop
 
 from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidInput, Overloaded, Unavailable
@@ -354,27 +353,3 @@ def test_a_closed_producer_takes_nothing(tmp_path: Path) -> None:
                 producer.send_soon({"a": "b"})
 
     run(body())
-
-
-def test_timers_that_are_due_at_once_are_no_trouble_on_uvloop(tmp_path: Path) -> None:
-    """It answers less than half a millisecond with a handle that knows no time."""
-
-    class AlwaysDue:
-        due = 0.0
-
-        def actions(self, now: float) -> list[Any]:
-            self.due = now + 0.0001
-            return []
-
-    async def body() -> None:
-        async with hub(tmp_path) as made, made.clients[0].producer(PROJECT, LOGSTORE) as producer:
-            sending = producer.sending
-            rules, sending._rules = sending._rules, AlwaysDue()  # type: ignore[assignment]
-            for _ in range(3):
-                sending._turn()
-            sending._rules = rules
-            await producer.send({"key": "k", "n": "0"}, key="k")
-            await producer.flush()
-            await check_once_in_order(made.clients[0], {"k": 1})
-
-    uvloop.run(body())

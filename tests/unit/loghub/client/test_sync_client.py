@@ -80,7 +80,7 @@ def test_a_record_that_was_taken_is_settled_also_where_the_room_is_gone_by_then(
 
     def work(client: LogHubClient, _: Hub) -> None:
         with client.producer(PROJECT, LOGSTORE) as producer:
-            sending, may_go_on = producer._sending, threading.Event()
+            sending, may_go_on = producer._producer, threading.Event()
             producer._thread.soon(partial(may_go_on.wait, 10))  # type: ignore[arg-type]
             deliveries = [producer.send({"n": str(number)}) for number in range(3)]
             sending.held_bytes += sending.memory_max
