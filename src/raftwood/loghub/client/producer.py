@@ -33,11 +33,11 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.log_group_codec import encode_record, encode_shared, exact_text
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
-from raftwood.loghub.client.log_encoding import encode_record, encode_shared
 from raftwood.loghub.client.producer_rules import (
     NEVER,
     AskForShards,
@@ -621,6 +621,10 @@ class AsyncProducer:
         if encoded is None:
             if len(self._shared) >= _CACHE_MAX:
                 self._shared.clear()
-            encoded = encode_shared(topic=topic, source=source, tags=what[2])
+            encoded = encode_shared(
+                topic=exact_text(topic),
+                source=exact_text(source),
+                tags=[(exact_text(name), exact_text(value)) for name, value in tags.items()],
+            )
             self._shared[what] = encoded
         return encoded
