@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
 from raftwood.clogs.configuration import checked_file_name
@@ -20,11 +19,6 @@ COMPRESSED: Final = ("*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.Z")
 
 _Pattern = Annotated[str, Meta(max_length=1024)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
-_Codecs: Final = {
-    Compression.NONE: Codec.NONE,
-    Compression.LZ4: Codec.LZ4,
-    Compression.ZSTD: Codec.ZSTD,
-}
 
 
 class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,10 +115,6 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("line_bytes_max is above batch_bytes_max; lower it")
         if self.grace_ms > self.grace_ms_max:
             raise ValueError("grace_ms is above grace_ms_max; lower it")
-
-    @property
-    def codec(self) -> Codec:
-        return _Codecs[self.compression]
 
     def name_of(self, path: str) -> str:
         """The name that a path is shipped under; `InvalidConfiguration` where it cannot be."""

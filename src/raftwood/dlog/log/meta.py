@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.compression import Codec
 from raftwood.base.errors import (
     InvalidInput,
     InvalidName,
@@ -21,7 +22,6 @@ from raftwood.base.errors import (
 from raftwood.base.position import Position, position_of_entry
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.ledgers.metadata import LedgerConfig
-from raftwood.dlog.log.entries import EntryCompression
 
 FORMAT: Final = 1
 _HEAD: Final = b"DLOG" + bytes([FORMAT])
@@ -53,7 +53,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger whose writer was fenced is not deleted earlier: with it goes the fence, and the
     writer may be asleep. A writer that has not looked for half as long whether it is still the one
     acks nothing before it has."""
-    compression: EntryCompression = EntryCompression.NONE
+    compression: Codec = Codec.NONE
     retention_ms: int = 0
     """Ledgers whose last message is older may go; 0: none for its age."""
     retention_bytes: int = 0

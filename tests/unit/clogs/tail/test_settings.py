@@ -20,7 +20,7 @@ def test_a_file_of_settings_fills_them() -> None:
         origin="ship.toml",
     )
     assert settings.name_of("/var/log/app/x.log") == "app/x.log"
-    assert settings.codec is Codec.ZSTD
+    assert settings.compression.codec is Codec.ZSTD
     assert settings.multiline is not None
     assert settings.multiline.continues == "^\\s"
 
@@ -73,5 +73,5 @@ def test_a_path_that_is_no_text_has_no_name() -> None:
 
 def test_every_compression_has_a_codec() -> None:
     for compression in Compression:
-        codec = TailSettings(paths=("a",), compression=compression).codec
+        codec = TailSettings(paths=("a",), compression=compression).compression.codec
         assert codec.name.lower() == compression.value
