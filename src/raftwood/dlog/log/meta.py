@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.caches import LruCache
 from raftwood.base.compression import Codec
 from raftwood.base.errors import (
     InvalidInput,
@@ -199,7 +200,7 @@ class MetaCache:
 
     def __init__(self, metastore: MetaStore) -> None:
         self._metastore = metastore
-        self._known: dict[str, KnownMeta] = {}
+        self._known: LruCache[str, KnownMeta] = LruCache(RECORDS_MAX)
 
     async def get(self, name: str) -> KnownMeta:
         """Not older than the bound; `NotFound` where there is no such log."""
@@ -213,7 +214,7 @@ class MetaCache:
         now_s = asyncio.get_running_loop().time()
         found = await self._metastore.get(meta_key(name))
         if found is None:
-            self._known.pop(name, None)
+            self._known.pop(name)
             raise NotFound(f"there is no log {name!r}")
         return self._keep(
             name, KnownMeta(decode_meta(found.value, name=name), found.version, now_s)
@@ -224,15 +225,13 @@ class MetaCache:
         self._keep(name, KnownMeta(meta, version, asyncio.get_running_loop().time()))
 
     def forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        self._known.pop(name)
 
     def _keep(self, name: str, known: KnownMeta) -> KnownMeta:
-        old = self._known.pop(name, None)
+        old = self._known.get(name)
         if old is not None and old.version > known.version:
-            known = old
-        self._known[name] = known
-        while len(self._known) > RECORDS_MAX:
-            del self._known[next(iter(self._known))]
+            return old
+        self._known.put(name, known)
         return known
 
     async def wait_changed(self, name: str, *, version: int, timeout_s: float) -> None:
