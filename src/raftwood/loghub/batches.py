@@ -14,6 +14,7 @@ from raftwood.base import compression
 from raftwood.base.compression import Codec
 from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 from raftwood.loghub.errors import BatchTooLarge
 
 VERSION: Final = 1
@@ -72,9 +73,7 @@ def decode_head(data: Buffer) -> StoredHead:
     if len(data) < HEAD_BYTES or data[0] != _MAGIC:
         raise StoreDamaged("a batch in a shard's log cannot be read: it was not put by a gateway")
     if data[1] != VERSION:
-        raise UnsupportedVersion(
-            f"a batch is of version {data[1]}, this program reads {VERSION}: use a newer program"
-        )
+        raise unsupported("a batch", data[1], VERSION)
     _, _, kind, codec, raw_bytes, records, received_ms = _HEAD.unpack_from(data)
     try:
         return StoredHead(Format(kind), Codec(codec), raw_bytes, records, received_ms)

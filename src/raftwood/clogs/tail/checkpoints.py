@@ -12,8 +12,9 @@ import msgspec
 import xxhash
 
 from raftwood.base.compression import Codec
-from raftwood.base.errors import NotFound, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import NotFound
 from raftwood.base.files import Buffer
+from raftwood.base.versions import decode_versioned
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
 HEAD_BYTES: Final = 1024
@@ -112,7 +113,6 @@ class FileCheckpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
 
 
 def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
@@ -121,19 +121,13 @@ def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
 
 def decode_checkpoint(data: Buffer) -> FileCheckpoint:
     """`UnsupportedVersion` for one of a later program, `StoreDamaged` for what is none."""
-    try:
-        (version, *_) = msgspec.msgpack.decode(data, type=list)
-        if isinstance(version, int) and version > VERSION:
-            raise UnsupportedVersion(
-                f"a file's state has version {version}, this program reads up to {VERSION}: "
-                "use the version that wrote it, or a newer one"
-            )
-        return _decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise StoreDamaged(
-            f"a file's state cannot be read ({error}): remove the state folder; what was shipped "
-            "of the files is then shipped again"
-        ) from error
+    return decode_versioned(
+        data,
+        FileCheckpoint,
+        version=VERSION,
+        name="a file's state",
+        remedy="remove the state folder; what was shipped of the files is then shipped again",
+    )
 
 
 STATE_SETTINGS: Final = LogSettings(

@@ -9,6 +9,7 @@ import msgspec
 from raftwood.base.compression import Codec, compress, decompress
 from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 
 # `DlogMessage`: what a log is made of, as bytes.
 #
@@ -78,10 +79,7 @@ def decode_message(data: memoryview) -> DlogMessage:
     if not data:
         raise StoreDamaged("a message without bytes: the entry is damaged")
     if data[0] != MESSAGE_MAGIC:
-        raise UnsupportedVersion(
-            f"a message of version {data[0]}: "
-            f"this program reads version {MESSAGE_MAGIC}, use a newer one"
-        )
+        raise unsupported("a message", data[0], MESSAGE_MAGIC)
     if len(data) < HEAD_BYTES:
         raise StoreDamaged(f"a message of {len(data)} bytes is too short: the entry is damaged")
     _, attributes, header_count, key_bytes, payload_bytes = _MESSAGE_HEAD.unpack_from(data)

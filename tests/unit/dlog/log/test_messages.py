@@ -72,7 +72,7 @@ def test_a_compressed_entry_is_what_it_was(compression: Codec) -> None:
 
 
 def test_a_newer_version_is_refused_whatever_follows() -> None:
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    with pytest.raises(UnsupportedVersion, match="format 2"):
         decode_message(memoryview(b"\x02"))
     with pytest.raises(UnsupportedVersion, match="version 2"):
         decode_entry(b"\x02" + GOLDEN_ENTRY[1:])
