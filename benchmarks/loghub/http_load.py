@@ -18,7 +18,7 @@ import msgspec
 from benchmarks.harness.load import parser, say, say_result
 from benchmarks.loghub.ways import PRODUCED, PROJECT, SLS_PUT, Key
 from raftwood.base.compression import Codec, compress
-from raftwood.loghub.client.log_encoding import encode_record
+from raftwood.base.log_group_codec import encode_record
 from raftwood.loghub.server.sls.signatures import SignedParts, signature_v1
 from raftwood.server.event_loop import run
 

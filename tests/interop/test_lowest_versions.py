@@ -16,7 +16,7 @@ TESTS = (
     "tests/unit/dlog/bookkeeper/test_metadata_format.py",
     "tests/unit/dlog/bookkeeper/test_wire.py",
     "tests/unit/loghub/client/test_group_rows.py",
-    "tests/unit/loghub/client/test_log_encoding.py",
+    "tests/unit/base/test_log_group_codec.py",
     "tests/unit/loghub/test_arrow_batches.py",
     "tests/unit/loghub/ways_in/test_records.py",
 )

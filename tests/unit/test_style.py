@@ -101,8 +101,7 @@ ALLOWED_IN_SIMULATION = {
     ("net/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 
-SAME_NAME: dict[str, str] = {
-}
+SAME_NAME: dict[str, str] = {}
 """Public classes whose name stands more than once, each with the reason."""
 
 MACHINE_PATHS = re.compile(r"/(?:home|Users|root|work)/")

@@ -6,6 +6,7 @@ from typing import Final
 import lz4.block
 import zstandard
 
+from raftwood.base.errors import InvalidInput
 from raftwood.base.files import Buffer
 
 _ZSTD_LEVEL: Final = 1
@@ -20,6 +21,10 @@ class Codec(IntEnum):
     ZSTD = 2
 
 
+CODECS: Final = {codec.name.lower(): codec for codec in Codec}
+"""By the name that settings have."""
+
+
 def compress(body: Buffer, codec: Codec) -> Buffer:
     """A body as the codec makes it; itself where there is none."""
     if codec is Codec.NONE:
@@ -29,3 +34,43 @@ def compress(body: Buffer, codec: Codec) -> Buffer:
         return packed
     # One for each call: several threads must not share one.
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
+
+
+def decompress(body: Buffer, codec: Codec, *, raw_bytes: int) -> Buffer:
+    """The raw body, which has exactly `raw_bytes`; nothing larger is ever allocated.
+
+    `InvalidInput` for a body that is not compressed by the codec, or has another size.
+    """
+    try:
+        raw = _unpack(body, codec, raw_bytes)
+    except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
+        raise InvalidInput(
+            f"the body is no {codec.name.lower()} of {raw_bytes} bytes: compress it as it is "
+            "named, and give its raw size"
+        ) from error
+    if len(raw) != raw_bytes:
+        raise InvalidInput(
+            f"the body has {len(raw)} bytes when decompressed, not {raw_bytes} as was said: give "
+            "its raw size"
+        )
+    return raw
+
+
+def _unpack(body: Buffer, codec: Codec, raw_bytes: int) -> Buffer:
+    if codec is Codec.NONE:
+        return body
+    if codec is Codec.LZ4:
+        raw: bytes = lz4.block.decompress(body, uncompressed_size=raw_bytes)
+        return raw
+    # The frame's own word on its size decides what is allocated, so it is asked first.
+    claimed = zstandard.frame_content_size(body)
+    if claimed > raw_bytes:
+        raise InvalidInput(
+            f"the body says to have {claimed} bytes when decompressed, not {raw_bytes}: give its "
+            "raw size"
+        )
+    # Without a size of its own a frame is given this room; the library takes 0 for "no bound".
+    room = max(1, raw_bytes)
+    return zstandard.ZstdDecompressor().decompress(
+        body, max_output_size=room, allow_extra_data=False
+    )

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from raftwood.base.files import Buffer
+
 
 def _varint(value: int) -> bytes:
     parts = bytearray()
@@ -18,6 +20,23 @@ VARINTS: Final = tuple(_varint(value) for value in range(1 << 11))
 def varint(value: int) -> bytes:
     """An unsigned number."""
     return VARINTS[value] if value < len(VARINTS) else _varint(value)
+
+
+def read_varint(data: Buffer, at: int, *, bits_max: int = 70) -> tuple[int, int]:
+    """The number at a place, and the place behind it.
+
+    `IndexError` if the data end within the number, `ValueError` if it has more than `bits_max`.
+    """
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift >= bits_max:
+            raise ValueError(f"a number has more than {bits_max} bits")
 
 
 def field_bytes(number: int, value: bytes) -> bytes:

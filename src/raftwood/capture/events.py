@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from raftwood.base.errors import ProtocolError
-from raftwood.loghub.client.log_encoding import encode_record, encode_shared
+from raftwood.base.log_group_codec import encode_record, encode_shared, exact_text
 from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, EpochStart, KeyWrite
 
 TAG: Final = "capture"
@@ -77,11 +77,11 @@ _decoder = msgspec.json.Decoder(Stamp)
 def encode_stamp(stamp: Stamp, *, table: str) -> bytes:
     """What all records of a batch share."""
     tags = (
-        ("table", table),
-        ("partition", str(stamp.partition)),
-        (TAG, _encoder.encode(stamp).decode()),
+        (b"table", exact_text(table)),
+        (b"partition", b"%d" % stamp.partition),
+        (TAG.encode(), _encoder.encode(stamp)),
     )
-    return encode_shared(topic="", source="", tags=tags)
+    return encode_shared(tags=tags)
 
 
 def decode_stamp(tags: Mapping[str, str | bytes]) -> Stamp | None:

@@ -29,13 +29,12 @@ from raftwood.base.errors import (
     RaftwoodError,
     SequenceForgotten,
     ShuttingDown,
-    StoreDamaged,
     Unavailable,
-    UnsupportedVersion,
 )
 from raftwood.base.files import NO_ROOM, Completion, Operation, explained, perform
 from raftwood.base.futures import fail
 from raftwood.base.logs import get_logger
+from raftwood.base.versions import decode_versioned
 from raftwood.clogs.frames import ClogsMessage
 from raftwood.disk.segment_log import DropGroup, LogSettings, SetState
 from raftwood.disk.store import Store
@@ -122,7 +121,6 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(FileState).decode
 
 
 def encode_file_state(state: FileState) -> bytes:
@@ -130,16 +128,12 @@ def encode_file_state(state: FileState) -> bytes:
 
 
 def decode_file_state(data: bytes) -> FileState:
-    try:
-        state = _decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(f"what is kept of a plain file cannot be read: {error}") from error
-    if state.version != VERSION:
-        raise UnsupportedVersion(
-            f"what is kept of a plain file has version {state.version}, this program reads "
-            f"{VERSION}: use a newer one"
-        )
-    return state
+    return decode_versioned(
+        data,
+        FileState,
+        version=VERSION,
+        name="what is kept of a plain file",
+    )
 
 
 # `FileSink`: the lines of each file go to a plain file of its own below a folder.

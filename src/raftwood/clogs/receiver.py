@@ -5,7 +5,7 @@ A body stays the bytes that came, from the connection to the sink; nothing here 
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
+from raftwood.base.caches import LruCache
 from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
@@ -196,8 +197,7 @@ class Ordering:
     """Of one receiver."""
 
     def __init__(self, *, producers_max: int = _PRODUCERS_MAX) -> None:
-        self._producers: OrderedDict[tuple[str, bytes], _Producer] = OrderedDict()
-        self._producers_max = producers_max
+        self._producers: LruCache[tuple[str, bytes], _Producer] = LruCache(producers_max)
 
     async def store(
         self, key: str, message: ClogsMessage, store: Callable[[], Awaitable[str]]
@@ -244,13 +244,10 @@ class Ordering:
     def _producer(self, key: str, message: ClogsMessage) -> _Producer:
         name = (key, message.producer)
         found = self._producers.get(name)
-        if found is not None:
-            self._producers.move_to_end(name)
-            return found
-        if len(self._producers) >= self._producers_max:
-            # One that is in use notes what it stores in vain, and its next batch comes again.
-            self._producers.popitem(last=False)
-        found = self._producers[name] = _Producer()
+        if found is None:
+            found = _Producer()
+            # A displaced one that is in use notes its batch in vain, and its next one comes again.
+            self._producers.put(name, found)
         return found
 
 

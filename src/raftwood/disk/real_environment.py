@@ -17,7 +17,6 @@ import os
 import random
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,6 +24,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from raftwood.base import files as seam
+from raftwood.base.caches import LruCache
 from raftwood.base.environment import Environment, SystemClock
 from raftwood.base.errors import ShuttingDown
 from raftwood.base.files import Buffer, Completion, Operation
@@ -41,7 +41,7 @@ class ThreadFiles:
         self._writing = _Lane("raftwood-disk-write")
         self._reading = _Lane("raftwood-disk-read")
         self._descriptors: dict[str, int] = {}
-        self._read_descriptors: OrderedDict[str, int] = OrderedDict()
+        self._read_descriptors: LruCache[str, int] = LruCache(_READ_DESCRIPTORS_MAX)
         self._closed = False
 
     def submit(
@@ -63,21 +63,19 @@ class ThreadFiles:
         self._closed = True
         for lane in (self._writing, self._reading):
             lane.stop()
-        for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
+        for descriptor in (*self._descriptors.values(), *self._read_descriptors.pop_all()):
             os.close(descriptor)
         self._descriptors.clear()
-        self._read_descriptors.clear()
 
     def after_fork(self) -> None:
         """In a forked child, which has no such threads: its copies of the descriptors are closed,
         for a lock is held until all copies are.
         """
         self._closed = True
-        for descriptor in (*self._descriptors.values(), *self._read_descriptors.values()):
+        for descriptor in (*self._descriptors.values(), *self._read_descriptors.pop_all()):
             with suppress(OSError):  # the thread that the child has not may have closed it just now
                 os.close(descriptor)
         self._descriptors.clear()
-        self._read_descriptors.clear()
 
     def _write_operation(self, operation: Operation) -> Any:
         match operation:
@@ -159,13 +157,11 @@ class ThreadFiles:
         return _read_range(self._read_descriptor(path), offset, length)
 
     def _read_descriptor(self, path: str) -> int:
-        descriptor = self._read_descriptors.pop(path, None)
+        descriptor = self._read_descriptors.get(path)
         if descriptor is None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._read_descriptors[path] = descriptor
-        if len(self._read_descriptors) > _READ_DESCRIPTORS_MAX:
-            _, oldest = self._read_descriptors.popitem(last=False)
-            os.close(oldest)
+            for displaced in self._read_descriptors.put(path, descriptor):
+                os.close(displaced)
         return descriptor
 
     def _forget_when_read(self, path: str) -> None:
@@ -173,7 +169,7 @@ class ThreadFiles:
         self._reading.put(partial(self._forget, path))
 
     def _forget(self, path: str) -> None:
-        descriptor = self._read_descriptors.pop(path, None)
+        descriptor = self._read_descriptors.pop(path)
         if descriptor is not None:
             os.close(descriptor)
 

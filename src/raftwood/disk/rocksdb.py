@@ -43,6 +43,7 @@ from raftwood.base.errors import (
     UnsupportedVersion,
 )
 from raftwood.base.seams import Delete, DeleteRange, Mutation, Put
+from raftwood.base.versions import unsupported
 
 NAME: Final = "RAFTWOOD-KV"
 MAGIC: Final = b"RWKV"
@@ -62,10 +63,7 @@ def decode_stamp(data: bytes, folder: str) -> int:
     if len(data) >= _BODY.size:
         magic, version, sequence = _BODY.unpack_from(data)
         if magic == MAGIC and version > VERSION:
-            raise UnsupportedVersion(
-                f"key-value engine {folder!r} has format {version}, this program knows up to "
-                f"{VERSION}: use the newer version that wrote it"
-            )
+            raise unsupported(f"key-value engine {folder!r}", version, VERSION)
         if data == encode_stamp(int(sequence)):
             return int(sequence)
     raise StoreDamaged(

@@ -28,10 +28,10 @@ from raftwood.base.errors import (
     NotFound,
     StoreDamaged,
     StoreLocked,
-    UnsupportedVersion,
 )
 from raftwood.base.files import Buffer, Files, explained, perform
 from raftwood.base.names import checked_name
+from raftwood.base.versions import unsupported
 from raftwood.disk.segment_log import LogSettings, SegmentLog
 
 FORMAT: Final = "raftwood-store"
@@ -80,10 +80,7 @@ def decode_identity(data: Buffer, *, path: str) -> FolderIdentity:
         if stamp.format != FORMAT:
             raise StoreDamaged(f"{path} is not the stamp of a Raftwood store: {_REMEDY}")
         if stamp.version > VERSION:
-            raise UnsupportedVersion(
-                f"{path}: the folder has version {stamp.version}, this Raftwood reads up to "
-                f"{VERSION}: use the version that wrote it, or a newer one"
-            )
+            raise unsupported(path, stamp.version, VERSION)
         if stamp.version < 1 or stamp.checksum != xxh3_64_hexdigest(bytes(stamp.identity)):
             raise StoreDamaged(f"{path} does not match its checksum: {_REMEDY}")
         identity = msgspec.json.decode(stamp.identity, type=FolderIdentity)

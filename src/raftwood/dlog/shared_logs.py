@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from weakref import WeakSet
 
 from raftwood.base.backoff import Backoff
+from raftwood.base.caches import LruCache
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     AlreadyExists,
@@ -369,8 +370,7 @@ class SharedLogs:
             environment, store, dlogs.open_writer, network, self._settings, name=name
         )
         self._upkeep = RetentionTask(environment, dlogs, interval_ms=self._settings.upkeep_ms)
-        self._opened: dict[str, SharedLog] = {}
-        """In the order in which they were last asked for."""
+        self._opened: LruCache[str, SharedLog] = LruCache(OPENED_MAX)
         self._used: WeakSet[SharedLog] = WeakSet()
 
     def register(self, service: Service) -> None:
@@ -390,11 +390,11 @@ class SharedLogs:
 
     async def open(self, name: str) -> Log:
         """`NotFound` where there is none."""
-        log = self._opened.pop(name, None)
+        log = self._opened.get(name)
         if log is None or log.is_removed:
             meta = (await self._dlogs.metas.read(name)).meta
             reader = await self._dlogs.open_reader(name)
-            log = self._opened.pop(name, None)  # another may have been faster
+            log = self._opened.get(name)  # another may have been faster
             if log is None or log.is_removed:
                 log = SharedLog(
                     name,
@@ -405,9 +405,7 @@ class SharedLogs:
                     timeout_ms=self._settings.timeout_ms,
                 )
                 self._used.add(log)
-        self._opened[name] = log
-        while len(self._opened) > OPENED_MAX:
-            del self._opened[next(iter(self._opened))]
+                self._opened.put(name, log)
         return log
 
     async def remove(self, name: str) -> None:
@@ -417,7 +415,7 @@ class SharedLogs:
         except InvalidName:
             return  # there never was one
         await remove_owner(self._store, name)
-        log = self._opened.pop(name, None)
+        log = self._opened.pop(name)
         if log is not None:
             log.is_removed = True
 

@@ -21,7 +21,8 @@ from pyarrow import types
 
 from raftwood.base.errors import InvalidInput, TooLarge
 from raftwood.base.files import Buffer
-from raftwood.base.protobuf_bytes import field_bytes, varint
+from raftwood.base.log_group_codec import RECORD_TAG, encode_shared
+from raftwood.base.protobuf_bytes import field_bytes, read_varint, varint
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
 from raftwood.loghub.log_groups import decode_log_group
 
@@ -72,12 +73,12 @@ def _shared_bytes(values: dict[str, bytes | None]) -> bytes:
     parts = []
     for name, value in values.items():
         if name == TOPIC and value:
-            parts.append(field_bytes(3, value))
+            parts.append(encode_shared(topic=value))
         elif name == SOURCE and value:
-            parts.append(field_bytes(4, value))
+            parts.append(encode_shared(source=value))
         elif name.startswith(TAG_PREFIX) and value is not None:
             key = name[len(TAG_PREFIX) :].encode("utf-8", "replace")
-            parts.append(field_bytes(6, field_bytes(1, key) + field_bytes(2, value)))
+            parts.append(encode_shared(tags=((key, value),)))
     return b"".join(parts)
 
 
@@ -88,7 +89,7 @@ def _records(batch: Any, contents: list[str], received_s: int) -> Any:
     if time_ns is not None:
         parts.append(time_ns)
     body = _concatenated(*parts, nulls="skip")
-    return _concatenated(b"\x0a", _sizes(body), body)
+    return _concatenated(RECORD_TAG, _sizes(body), body)
 
 
 def _contents(name: str, column: Any) -> Any:
@@ -210,6 +211,7 @@ _PAD: Final = bytes(24)
 """Behind the bytes, so that what is read ahead of a check stays inside."""
 _LOG, _TOPIC, _SOURCE, _TAG = 0x0A, 0x1A, 0x22, 0x32
 _TIME, _CONTENT, _TIME_NS, _KEY, _VALUE = 0x08, 0x12, 0x25, 0x0A, 0x12
+_VARINT_BITS_MAX: Final = 35
 _INLINE_BYTES: Final = 12
 _FIRST_MASKS: Final = numpy.array(
     [(1 << 8 * min(size, 4)) - 1 for size in range(_INLINE_BYTES + 1)], dtype=numpy.uint64
@@ -348,7 +350,7 @@ class _Parse:
         tags = numpy.zeros(len(ends) + 1, dtype=numpy.int64)
         tags[1:] = ends
         for record, at, end in others:
-            self._share(self._data[at], self._data[_varint(self._data, at + 1)[1] : end])
+            self._share(self._data[at], self._data[read_varint(self._data, at + 1)[1] : end])
             tags[record] = end
         return self._varints(tags[:-1] + 1)[1], ends
 
@@ -369,14 +371,14 @@ class _Parse:
                 elif data[at + 2] < 128:
                     end = at + 3 + (length & 127) + (data[at + 2] << 7)
                 else:
-                    length, end = _varint(data, at + 1)
+                    length, end = read_varint(data, at + 1, bits_max=_VARINT_BITS_MAX)
                     end += length
                 if data[at] == _LOG:
                     ends.append(end)
                 else:
                     others.append((len(ends), at, end))
                 at = end
-        except IndexError:
+        except (IndexError, ValueError):
             raise _Irregular from None
         if at != size:
             raise _Irregular
@@ -482,30 +484,17 @@ class _Parse:
         return array.cast(pyarrow.binary())
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 28:
-            raise _Irregular
-
-
 def _pair(data: bytes) -> tuple[bytes, bytes]:
     """Key and value of a tag."""
     try:
         if data[0] != _KEY:
             raise _Irregular
-        size, at = _varint(data, 1)
+        size, at = read_varint(data, 1, bits_max=_VARINT_BITS_MAX)
         key, at = data[at : at + size], at + size
         if data[at] != _VALUE:
             raise _Irregular
-        size, at = _varint(data, at + 1)
-    except IndexError:
+        size, at = read_varint(data, at + 1, bits_max=_VARINT_BITS_MAX)
+    except (IndexError, ValueError):
         raise _Irregular from None
     if at + size != len(data):
         raise _Irregular

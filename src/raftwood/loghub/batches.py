@@ -8,13 +8,13 @@ import struct
 from enum import IntEnum
 from typing import Final, Self
 
-import lz4.block
 import msgspec
-import zstandard
 
-from raftwood.base.compression import Codec, compress
-from raftwood.base.errors import InvalidInput, InvariantViolated, StoreDamaged, UnsupportedVersion
+from raftwood.base import compression
+from raftwood.base.compression import Codec
+from raftwood.base.errors import StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 from raftwood.loghub.errors import BatchTooLarge
 
 VERSION: Final = 1
@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         cls, raw: Buffer, *, records: int, codec: Codec, kind: Format = Format.LOG_GROUP
     ) -> Self:
         """Compressed by the codec."""
-        body = compress(raw, codec)
+        body = compression.compress(raw, codec)
         return cls(body=body, format=kind, codec=codec, raw_bytes=len(raw), records=records)
 
 
@@ -81,9 +81,7 @@ def decode_head(data: Buffer) -> StoredHead:
     if len(data) < HEAD_BYTES or data[0] != _MAGIC:
         raise StoreDamaged("a batch in a shard's log cannot be read: it was not put by a gateway")
     if data[1] != VERSION:
-        raise UnsupportedVersion(
-            f"a batch is of version {data[1]}, this program reads {VERSION}: use a newer program"
-        )
+        raise unsupported("a batch", data[1], VERSION)
     _, _, kind, codec, raw_bytes, records, received_ms = _HEAD.unpack_from(data)
     try:
         return StoredHead(Format(kind), Codec(codec), raw_bytes, records, received_ms)
@@ -100,47 +98,10 @@ RAW_BYTES_MAX: Final = 16 << 20
 def decompress(
     body: Buffer, codec: Codec, *, raw_bytes: int, raw_bytes_max: int = RAW_BYTES_MAX
 ) -> Buffer:
-    """The raw body, which has exactly the size that was said; nothing larger is ever allocated."""
+    """As `base.compression` does it; `BatchTooLarge` above a bound."""
     if not 0 <= raw_bytes <= raw_bytes_max:
         raise BatchTooLarge(
             f"the body has {raw_bytes} bytes when decompressed, the limit is {raw_bytes_max}: "
             "put less at once"
         )
-    raw = body if codec is Codec.NONE else _unpack(body, codec, raw_bytes)
-    if len(raw) != raw_bytes:
-        raise InvalidInput(
-            f"the body has {len(raw)} bytes when decompressed, not {raw_bytes} as was said: give "
-            "its raw size"
-        )
-    return raw
-
-
-def _unpack(body: Buffer, codec: Codec, raw_bytes: int) -> bytes:
-    try:
-        if codec is Codec.LZ4:
-            raw: bytes = lz4.block.decompress(body, uncompressed_size=raw_bytes)
-        elif codec is Codec.ZSTD:
-            raw = _unpack_zstd(body, raw_bytes)
-        else:
-            raise InvariantViolated(f"codec {codec} has no decompression")
-    except (lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
-        raise InvalidInput(
-            f"the body is no {codec.name.lower()} of {raw_bytes} bytes: compress it as it is "
-            "named, and give its raw size"
-        ) from error
-    return raw
-
-
-def _unpack_zstd(body: Buffer, raw_bytes: int) -> bytes:
-    # The frame's own word on its size decides what is allocated, so it is asked first.
-    claimed = zstandard.frame_content_size(body)
-    if claimed > raw_bytes:
-        raise InvalidInput(
-            f"the body says to have {claimed} bytes when decompressed, not {raw_bytes}: give its "
-            "raw size"
-        )
-    # Without a size of its own a frame is given this room; the library takes 0 for "no bound".
-    room = max(1, raw_bytes)
-    return zstandard.ZstdDecompressor().decompress(
-        body, max_output_size=room, allow_extra_data=False
-    )
+    return compression.decompress(body, codec, raw_bytes=raw_bytes)

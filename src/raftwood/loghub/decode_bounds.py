@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from raftwood.base.errors import InvalidInput
+from raftwood.base.protobuf_bytes import read_varint
 from raftwood.loghub.errors import BatchTooLarge
 
 RECORDS_MAX: Final = 100_000
@@ -149,18 +150,18 @@ class ProtobufFields:
                 tag = data[at]
                 at += 1
                 if tag >= 0x80:
-                    tag, at = self._varint(start)
+                    tag, at = read_varint(data, start)
                 kind = tag & 7
                 begin = at
                 if kind == 2:
                     length = data[at]
                     at += 1
                     if length >= 0x80:
-                        length, at = self._varint(begin)
+                        length, at = read_varint(data, begin)
                     begin = at
                     at += length
                 elif kind == 0:
-                    _, at = self._varint(at)
+                    _, at = read_varint(data, at)
                 elif kind == 1:
                     at += 8
                 elif kind == 5:
@@ -178,6 +179,8 @@ class ProtobufFields:
                 yield tag >> 3, start, begin, at
         except IndexError:
             raise InvalidInput(f"{self.name} cannot be read: it ends within a field") from None
+        except ValueError:
+            raise InvalidInput(f"{self.name} cannot be read: a number in it has no end") from None
 
     def split(self, at: int, end: int) -> Iterator[tuple[list[Span], list[Span]] | None]:
         """A message whose first field says what its second, which is repeated, belongs to: both,
@@ -197,19 +200,6 @@ class ProtobufFields:
     def run_of(self, spans: list[Span]) -> bytes:
         """A message that has these fields, which follow each other, and perhaps some between."""
         return self.data[spans[0][0] : spans[-1][2]]
-
-    def _varint(self, at: int) -> tuple[int, int]:
-        data = self.data
-        number = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number, at
-            shift += 7
-            if shift >= 70:
-                raise InvalidInput(f"{self.name} cannot be read: a number in it has no end")
 
 
 def check_protobuf(

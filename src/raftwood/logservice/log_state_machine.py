@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from raftwood.base.errors import RaftwoodError, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import RaftwoodError
+from raftwood.base.versions import StateFormat
 from raftwood.logservice.log_rules import (
     Hole,
     LeaseChange,
@@ -23,10 +24,8 @@ from raftwood.logservice.log_rules import (
 from raftwood.logservice.records import RestoreState, name_before, record_name
 from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
-FORMAT_VERSION: Final = 3
+_FORMAT: Final = StateFormat(b"RWLS", 3, "a log shard")
 """Version 1 knew of no restored shards, version 2 did not count what was appended."""
-_MAGIC: Final = b"RWLS"
-_DAMAGED: Final = "a snapshot of a log shard cannot be read: remove this replica and add it anew"
 
 Question = Callable[[LogShardState], Any]
 """What `lookup` takes: it reads the state and changes nothing."""
@@ -104,8 +103,7 @@ class LogStateMachine:
                 waiter.set_result(None)
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        data = _MAGIC + bytes([FORMAT_VERSION]) + _encode(_stored(self.state))
-        return in_chunks(data, stopped)
+        return in_chunks(_FORMAT.encode(_encode(_stored(self.state))), stopped)
 
     async def recover_from_snapshot(
         self,
@@ -144,18 +142,7 @@ def _stored(state: LogShardState) -> _Stored:
 
 def restored(data: bytes) -> LogShardState:
     """The state of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
-    head = len(_MAGIC) + 1
-    if len(data) < head or not data.startswith(_MAGIC):
-        raise StoreDamaged(_DAMAGED)
-    if not 1 <= data[head - 1] <= FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"a snapshot of a log shard is of version {data[head - 1]}, this program reads up to "
-            f"{FORMAT_VERSION}: use a newer program"
-        )
-    try:
-        stored = _decode(data[head:])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(_DAMAGED) from error
+    stored = _FORMAT.decode(data, _decode)
     state = LogShardState()
     state.applied = stored.applied
     state.holder = stored.holder

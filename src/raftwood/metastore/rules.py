@@ -25,9 +25,9 @@ from raftwood.base.errors import (
     Overloaded,
     RaftwoodError,
     StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.seams import KeyChange, KeyEntry, KeyRange, MetaStatus, SetKey, Versioned
+from raftwood.base.versions import decode_versioned
 from raftwood.metastore.commands import (
     Command,
     ExpireLeases,
@@ -108,10 +108,6 @@ class KeyStep(msgspec.Struct, frozen=True, array_like=True):
     lease: int = 0
 
 
-class _Beginning(msgspec.Struct, array_like=True):
-    format_version: int
-
-
 class MetastoreSnapshot(msgspec.Struct, array_like=True):
     """All of a state; steps are in the order of their versions."""
 
@@ -163,17 +159,12 @@ def _array_header(length: int) -> bytes:
 
 def decode_snapshot(data: bytes) -> MetastoreSnapshot:
     """`UnsupportedVersion` where it was made by a newer program, `StoreDamaged` where by none."""
-    try:
-        # The other fields may differ in a newer format.
-        version = msgspec.msgpack.decode(data, type=_Beginning).format_version
-        if version > FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"the metastore's snapshot has format {version}, this program knows up to "
-                f"{FORMAT_VERSION}: upgrade it"
-            )
-        snapshot = msgspec.msgpack.decode(data, type=MetastoreSnapshot)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"the metastore's snapshot cannot be read: {error}") from None
+    snapshot = decode_versioned(
+        data,
+        MetastoreSnapshot,
+        version=FORMAT_VERSION,
+        name="the metastore's snapshot",
+    )
     leases = {0, *(number for number, _, _ in snapshot.leases)}
     if not all(step.lease in leases for _, step in snapshot.steps):
         raise StoreDamaged("the metastore's snapshot names a lease that it lacks")

@@ -13,7 +13,8 @@ from contextlib import suppress
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, OutOfRange, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidInput, OutOfRange
+from raftwood.base.versions import StateFormat
 from raftwood.metastore import queries
 from raftwood.metastore.commands import Command as MetaCommand
 from raftwood.metastore.commands import ExpireLeases, MetastoreDone, encode, failed
@@ -22,9 +23,7 @@ from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, g
 
 STEP_MS_MAX = 500
 """What one `Advance` counts at the most."""
-_MAGIC = b"RWMS"
-FORMAT_VERSION = 1
-_DAMAGED = "a snapshot of the metastore cannot be read: remove this replica and add it anew"
+_FORMAT = StateFormat(b"RWMS", 1, "the metastore")
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
@@ -101,8 +100,7 @@ class MetaStateMachine:
         return queries.answer(self._state, query)
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        data = _MAGIC + bytes([FORMAT_VERSION]) + self._state.snapshot()
-        return in_chunks(data, stopped)
+        return in_chunks(_FORMAT.encode(self._state.snapshot()), stopped)
 
     async def recover_from_snapshot(
         self,
@@ -113,7 +111,7 @@ class MetaStateMachine:
         data = await gathered(chunks, stopped)
         if data is None:
             return
-        self._state = _restored(data)
+        self._state = _FORMAT.decode(data, MetastoreState.restored)
         self._wake()
 
     async def wait(self, query: bytes, timeout_ms: int) -> bool:
@@ -141,21 +139,6 @@ class MetaStateMachine:
         """Whoever waits is let go."""
         self._is_closed = True
         self._wake()
-
-
-def _restored(data: bytes) -> MetastoreState:
-    head = len(_MAGIC) + 1
-    if len(data) < head or not data.startswith(_MAGIC):
-        raise StoreDamaged(_DAMAGED)
-    if data[head - 1] != FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"a snapshot of the metastore is of version {data[head - 1]}, this program reads "
-            f"{FORMAT_VERSION}: use a newer program"
-        )
-    try:
-        return MetastoreState.restored(data[head:])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(_DAMAGED) from error
 
 
 TICK_MS = 250

@@ -49,10 +49,10 @@ from raftwood.base.errors import (
     ShuttingDown,
     StoreDamaged,
     Unavailable,
-    UnsupportedVersion,
 )
 from raftwood.base.futures import fail
 from raftwood.base.seams import SetKey
+from raftwood.base.versions import decode_versioned
 from raftwood.metastore import commands
 from raftwood.metastore.command_store import CommandStore
 from raftwood.metastore.commands import Command, MetastoreDone, Transacted
@@ -265,35 +265,14 @@ class ZooKeeperLog:
             return  # somebody else is at it; the next snapshot tries again
 
 
-class _Beginning(msgspec.Struct, array_like=True):
-    """What stays the first field in every format to come."""
-
-    version: int
-
-
 def decode_mark(path: str, data: bytes) -> SnapshotMark:
-    try:
-        version = msgspec.msgpack.decode(data, type=_Beginning).version
-        if version > FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"{path} in ZooKeeper has format {version}, this program knows up to "
-                f"{FORMAT_VERSION}: upgrade it"
-            )
-        return msgspec.msgpack.decode(data, type=SnapshotMark)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise StoreDamaged(f"{path} in ZooKeeper is not a metastore's") from None
+    name = f"{path} in ZooKeeper"
+    return decode_versioned(data, SnapshotMark, version=FORMAT_VERSION, name=name)
 
 
 def decode_entry(path: str, data: bytes) -> ZooKeeperLogEntry:
-    try:
-        version = msgspec.msgpack.decode(data, type=_Beginning).version
-        if version > ENTRY_VERSION:
-            raise UnsupportedVersion(
-                f"{path} in ZooKeeper was written by a newer program: upgrade this one"
-            )
-        return msgspec.msgpack.decode(data, type=ZooKeeperLogEntry)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{path} in ZooKeeper cannot be read: {error}") from None
+    name = f"{path} in ZooKeeper"
+    return decode_versioned(data, ZooKeeperLogEntry, version=ENTRY_VERSION, name=name)
 
 
 def _raise_first(answers: Sequence[Any]) -> None:

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from raftwood.base.caches import LruCache
+
 KEPT_MAX: Final = 4
 
 
@@ -24,7 +26,7 @@ class ConnectionCache(Generic[Access, Connection]):
 
     def __init__(self, connect: Callable[[Access], Connection]) -> None:
         self._connect = connect
-        self._kept: dict[Access, Connection] = {}
+        self._kept: LruCache[Access, Connection] = LruCache(KEPT_MAX)
         self._process = os.getpid()
         atexit.register(self.close)
 
@@ -33,16 +35,16 @@ class ConnectionCache(Generic[Access, Connection]):
         if self._process != os.getpid():
             # A process that was forked has no thread of its parent's.
             self._process = os.getpid()
-            self._kept.clear()
+            self._kept.pop_all()
         found = self._kept.get(access)
         if found is None:
-            while len(self._kept) >= KEPT_MAX:
-                self._kept.pop(next(iter(self._kept))).close()
-            found = self._kept[access] = self._connect(access)
+            found = self._connect(access)
+            for displaced in self._kept.put(access, found):
+                displaced.close()
         return found
 
     def close(self) -> None:
         """Close all of this process."""
         if self._process == os.getpid():
-            while self._kept:
-                self._kept.popitem()[1].close()
+            for each in self._kept.pop_all():
+                each.close()

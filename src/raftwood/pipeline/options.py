@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from raftwood.base.compression import CODECS, Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.position import POSITION_MAX, Position
 from raftwood.loghub.client.gateways import addresses_of
@@ -110,7 +111,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     access: StreamAccess
     key_column: str | None = None
     """Rows of one key go to one shard, in order."""
-    compression: str = "lz4"
+    codec: Codec = Codec.LZ4
     transaction: tuple[str, int] | None = None
     """Who writes, and which time: a batch write that says the same again stores nothing twice."""
 
@@ -252,12 +253,12 @@ def _shards(text: str | None) -> tuple[int, ...] | None:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = OptionReader(options)
     compression = given.text("compression", "lz4").lower()
-    if compression not in ("none", "lz4", "zstd"):
+    if compression not in CODECS:
         raise InvalidConfiguration(f"compression is {compression!r}: give none, lz4 or zstd")
     return SinkOptions(
         access=stream_access(given),
         key_column=given.optional("keyColumn"),
-        compression=compression,
+        codec=CODECS[compression],
         transaction=transaction_of(given),
     )
 

@@ -18,7 +18,6 @@ import pyarrow
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidInput
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
 from raftwood.pipeline.columns import CONTENT_PREFIX, Column
@@ -128,9 +127,7 @@ def write_rows(
     options: SinkOptions, layout: SinkLayout, key: WriteKey, batches: Iterator[Any]
 ) -> TaskCommit:
     """All rows of a task."""
-    sender = ChunkSender(
-        connected(options.access), options.access, key, Codec[options.compression.upper()]
-    )
+    sender = ChunkSender(connected(options.access), options.access, key, options.codec)
     for batch in batches:
         for chunk, table in _chunks(batch, layout):
             keys = None if layout.key_column is None else chunk.column(layout.key_column)

@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from raftwood.base.errors import OutOfRange, ProtocolError, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import OutOfRange, ProtocolError, StoreDamaged
+from raftwood.base.versions import decode_versioned
 from raftwood.disk.segment_log import (
     DropGroup,
     Record,
@@ -114,7 +115,6 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(GroupState).decode
 
 
 def first_state() -> GroupState:
@@ -124,16 +124,13 @@ def first_state() -> GroupState:
 
 def decode_state(group: int, data: bytes) -> GroupState:
     """A stored state, brought to this version; `UnsupportedVersion` for one of a newer version."""
-    try:
-        fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] not in (1, STATE_VERSION):
-            raise UnsupportedVersion(
-                f"the state of group {group} is of version {fields[0]}, this program reads up to "
-                f"{STATE_VERSION}: use a newer program"
-            )
-        return msgspec.structs.replace(_decode(data), version=STATE_VERSION)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(f"the state of group {group} is none of a raft group") from error
+    state = decode_versioned(
+        data,
+        GroupState,
+        version=STATE_VERSION,
+        name=f"the state of group {group}",
+    )
+    return msgspec.structs.replace(state, version=STATE_VERSION)
 
 
 def membership_of(state: GroupState) -> ConfState:

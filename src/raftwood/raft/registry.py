@@ -16,9 +16,9 @@ from raftwood.base.errors import (
     Overloaded,
     RaftwoodError,
     StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.versions import decode_versioned
 from raftwood.disk.segment_log import SegmentLog, SetState
 
 HOST_GROUP: Final = (1 << 63) - 1
@@ -115,13 +115,9 @@ def registry_after_damage(
 
 
 def decode_registry(data: bytes) -> _Registry:
-    try:
-        fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] != REGISTRY_VERSION:
-            raise UnsupportedVersion(
-                f"the store's book is of version {fields[0]}, "
-                f"this program reads {REGISTRY_VERSION}: use a newer program"
-            )
-        return msgspec.convert(fields, _Registry)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged("the store's book of other stores cannot be read") from error
+    return decode_versioned(
+        data,
+        _Registry,
+        version=REGISTRY_VERSION,
+        name="the store's book of other stores",
+    )

@@ -34,9 +34,9 @@ from raftwood.base.errors import (
     RaftwoodError,
     SessionExpired,
     StoreDamaged,
-    UnsupportedVersion,
     error_class,
 )
+from raftwood.base.versions import decode_versioned
 from raftwood.raft.core import Entry, EntryKind
 from raftwood.raft.state_machine import CommittedCommand
 
@@ -193,7 +193,8 @@ TABLE_VERSION: Final = 1
 _NORMAL: Final = EntryKind.NORMAL
 _CONTROL: Final = EntryKind.CONTROL
 _UNSEEN: Final = -1
-_DAMAGED: Final = "a snapshot's session table cannot be read: remove this replica and add it anew"
+_TABLE_NAME: Final = "a snapshot's session table"
+_REMEDY: Final = "remove this replica and add it anew"
 
 
 class _Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -469,7 +470,9 @@ class SessionTable:
     @classmethod
     def decoded(cls, data: bytes) -> "SessionTable":
         """The table of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
-        stored = _stored(data)
+        stored = decode_versioned(
+            data, _StoredTable, version=TABLE_VERSION, name=_TABLE_NAME, remedy=_REMEDY
+        )
         table = cls()
         table.now_ms = stored.now_ms
         for each in stored.sessions:
@@ -481,18 +484,5 @@ class SessionTable:
             table._sessions[each.number] = session
             table._nonces[each.nonce] = each.number
         if not len(table._sessions) == len(table._nonces) == len(stored.sessions):
-            raise StoreDamaged(_DAMAGED)
+            raise StoreDamaged(f"{_TABLE_NAME} names a session twice: {_REMEDY}")
         return table
-
-
-def _stored(data: bytes) -> _StoredTable:
-    try:
-        fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] != TABLE_VERSION:
-            raise UnsupportedVersion(
-                f"a session table is of version {fields[0]}, this program reads {TABLE_VERSION}: "
-                f"use a newer program"
-            )
-        return _decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(_DAMAGED) from error

@@ -19,9 +19,10 @@ from typing import Annotated, Final
 import msgspec
 from xxhash import xxh3_64_intdigest as checksum_of
 
-from raftwood.base.errors import InvalidName, StoreDamaged, TooLarge, UnsupportedVersion
+from raftwood.base.errors import InvalidName, StoreDamaged, TooLarge
 from raftwood.base.files import Buffer
 from raftwood.base.names import checked_name
+from raftwood.base.versions import unsupported
 from raftwood.raft.core import ConfState
 
 VERSION: Final = 1
@@ -182,10 +183,7 @@ class SnapshotDecoder:
         if checksum != checksum_of(body, checksum_of(view[:_HEADER_CHECKED])):
             raise StoreDamaged("its header does not match its checksum")
         if version != VERSION:
-            raise UnsupportedVersion(
-                f"it has snapshot format {version}; this version of Raftwood reads {VERSION}: use "
-                "the version that wrote it, or a newer one"
-            )
+            raise unsupported("it", version, VERSION)
         try:
             self.meta = _decode_meta(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import xxhash
-import zstandard
 
+from raftwood.base.compression import Codec, compress, decompress
 from raftwood.base.errors import (
     InvalidInput,
     NotFound,
@@ -156,7 +156,7 @@ def damaged(place: str, what: str) -> StoreDamaged:
 
 def packed(page: Page) -> bytes:
     """A page as a block."""
-    body = zstandard.ZstdCompressor(level=1).compress(page.data)
+    body = compress(page.data, Codec.ZSTD)
     return BLOCK_HEAD.pack(len(body), len(page.data)) + body
 
 
@@ -205,12 +205,8 @@ def pages_in(data: bytes, place: str) -> Iterator[Page]:
 
 def _unpacked(body: memoryview, raw_bytes: int, place: str) -> Page:
     try:
-        # The frame's own word on its size decides what is allocated, so it is asked first.
-        if zstandard.frame_content_size(body) != raw_bytes:
-            raise damaged(place, "a page is of another size than the file says")
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=max(1, raw_bytes))
-        return Page.decoded(raw)
-    except (zstandard.ZstdError, ProtocolError) as error:
+        return Page.decoded(bytes(decompress(body, Codec.ZSTD, raw_bytes=raw_bytes)))
+    except (InvalidInput, ProtocolError) as error:
         raise damaged(place, f"a page cannot be read: {error}") from error
 
 

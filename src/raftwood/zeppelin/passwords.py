@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from raftwood.base.caches import LruCache
 from raftwood.base.errors import InvalidInput, Overloaded
 from raftwood.zeppelin.model import Topology, User
 
@@ -68,7 +69,7 @@ class Logins:
     def __init__(self, topology: Callable[[], Topology], source: random.Random) -> None:
         self._topology = topology
         self._key = source.randbytes(32)
-        self._known: dict[tuple[str, str], bytes] = {}
+        self._known: LruCache[tuple[str, str], bytes] = LruCache(REMEMBERED_MAX)
         """By the user's name and hash: a digest of the password that was right."""
         self._under_way: dict[tuple[str, str, bytes], asyncio.Future[bool]] = {}
         """Checks, by name, hash and digest: whoever asks the same waits for the same."""
@@ -89,9 +90,7 @@ class Logins:
         is_right = await self._check(password, (name, kept, digest))
         if not is_right or user is None:
             return None
-        self._known[name, user.password_hash] = digest
-        if len(self._known) > REMEMBERED_MAX:
-            del self._known[next(iter(self._known))]
+        self._known.put((name, user.password_hash), digest)
         return user
 
     async def _check(self, password: bytes, key: tuple[str, str, bytes]) -> bool:

@@ -184,7 +184,7 @@ def test_tables_of_a_newer_program_are_refused(database_url: str) -> None:
     async def scenario(kit: SqlKit, connection: AsyncConnection) -> None:
         await kit.open()
         await connection.execute(text("UPDATE loghub_client_schema SET version = 99"))
-        with pytest.raises(UnsupportedVersion, match="version 99"):
+        with pytest.raises(UnsupportedVersion, match="format 99"):
             await kit.open()
 
     _run(database_url, scenario)

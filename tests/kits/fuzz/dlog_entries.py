@@ -2,12 +2,12 @@
 
 import contextlib
 
+from raftwood.base.compression import Codec
 from raftwood.base.errors import StoreError
 from raftwood.base.position import Position
 from raftwood.dlog.log.cursors import decode_cursor, encode_cursor
 from raftwood.dlog.log.entries import (
     DlogMessage,
-    EntryCompression,
     EntryHead,
     ProducerRun,
     decode_entry,
@@ -54,7 +54,7 @@ def entry_seeds() -> list[bytes]:
             messages,
             [len(each) for each in messages],
         )
-        for compression in EntryCompression
+        for compression in Codec
     ]
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftwood.base import log_group_codec
 from raftwood.base.errors import InvalidInput
-from raftwood.clogs import lines as module
-from raftwood.clogs.lines import encode_lines, encode_records
-from raftwood.loghub.client.log_encoding import encode_record, encode_shared
+from raftwood.base.log_group_codec import encode_record, encode_shared
+from raftwood.clogs.lines import encode_fields, encode_lines
 from raftwood.loghub.client.pulled_batches import rows_of
 from raftwood.loghub.log_groups import decode_log_group
 
@@ -29,8 +29,12 @@ def as_loghub(
     source: str = "",
     tags: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    encoded = map(encode_record, records, times_ns)
-    return b"".join([*encoded, encode_shared(topic=topic, source=source, tags=tags)])
+    shared = encode_shared(
+        topic=topic.encode(),
+        source=source.encode(),
+        tags=[(key.encode(), value.encode()) for key, value in tags],
+    )
+    return b"".join([*map(encode_record, records, times_ns), shared])
 
 
 def test_lines_are_read_back_with_what_they_share() -> None:
@@ -89,14 +93,17 @@ def test_lines_with_times_of_their_own_are_the_bytes_that_loghub_makes(
     st.lists(st.dictionaries(texts, st.one_of(texts, st.binary(max_size=200)), max_size=4)),
     st.data(),
 )
-def test_records_are_the_bytes_that_loghub_makes(
-    records: list[dict[str, str | bytes]], data: st.DataObject
+def test_lines_with_more_fields_are_the_bytes_that_loghub_makes(
+    fields: list[dict[str, str | bytes]], data: st.DataObject
 ) -> None:
-    times_ns = data.draw(st.lists(times, min_size=len(records), max_size=len(records)))
-    assert encode_records(records, time_ns=times_ns, topic="t") == as_loghub(
-        records, times_ns, topic="t"
-    )
-    assert encode_records(records, time_ns=NOW_NS) == as_loghub(records, [NOW_NS] * len(records))
+    fields = [{key: each[key] for key in each if key != "message"} for each in fields]
+    times_ns = data.draw(st.lists(times, min_size=len(fields), max_size=len(fields)))
+    lines, more = [b"line"] * len(fields), list(map(encode_fields, fields))
+    records = [{"message": b"line", **each} for each in fields]
+    encoded = encode_lines(lines, time_ns=times_ns, topic="t", more=more)
+    assert encoded == as_loghub(records, times_ns, topic="t")
+    encoded = encode_lines(lines, time_ns=NOW_NS, more=more)
+    assert encoded == as_loghub(records, [NOW_NS] * len(records))
 
 
 def test_all_is_read_by_columns_as_well() -> None:
@@ -109,8 +116,10 @@ def test_all_is_read_by_columns_as_well() -> None:
 
 
 def test_text_that_cannot_be_told_exactly_is_not_lost() -> None:
-    data = encode_records([{"a": "\udcff", "b": "x\ud800y", "c": "ü"}], time_ns=NOW_NS)
+    more = [encode_fields({"a": "\udcff", "b": "x\ud800y", "c": "ü"})]
+    data = encode_lines([b"line"], time_ns=NOW_NS, more=more)
     assert [each.Value for each in decode_log_group(data).Logs[0].Contents] == [
+        b"line",
         b"\xff",
         b"x\\ud800y",
         "ü".encode(),
@@ -123,7 +132,7 @@ def test_times_that_loghub_cannot_tell_are_refused(time_ns: int) -> None:
         with pytest.raises(InvalidInput, match="not between 1970 and 2106"):
             encode_lines([b"x"], time_ns=given_time)
         with pytest.raises(InvalidInput, match="not between 1970 and 2106"):
-            encode_records([{"a": "x"}], time_ns=given_time)
+            encode_lines([b"x"], time_ns=given_time, more=[b""])
 
 
 def test_a_time_is_given_for_each_line_or_for_all() -> None:
@@ -131,19 +140,20 @@ def test_a_time_is_given_for_each_line_or_for_all() -> None:
         with pytest.raises(InvalidInput, match=f"2 lines have {count} times"):
             encode_lines([b"a", b"b"], time_ns=[NOW_NS] * count)
         with pytest.raises(InvalidInput, match=f"2 lines have {count} times"):
-            encode_records([{}, {}], time_ns=[NOW_NS] * count)
+            encode_lines([b"a", b"b"], time_ns=[NOW_NS] * count, more=[b"", b""])
 
 
 def test_no_line_is_an_empty_group() -> None:
     assert encode_lines([], time_ns=NOW_NS) == encode_lines([], time_ns=[]) == b""
-    assert encode_records([], time_ns=NOW_NS) == b""
+    assert encode_lines([], time_ns=NOW_NS, more=[]) == b""
 
 
-def test_only_so_many_sizes_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SIZES_MAX", 5)
+def test_a_batch_is_right_though_the_table_is_emptied_within_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_group_codec, "_HEADS_MAX", 5)
     lines = [b"x" * (number % 17) for number in range(100)]
     for _ in range(2):
         for time_ns in (NOW_NS, [NOW_NS] * len(lines)):
             data = encode_lines(lines, time_ns=time_ns, field="bounded")
             assert data == as_loghub([{"bounded": line} for line in lines], [NOW_NS] * 100)
-            assert len(module._content_heads("bounded")) <= 5

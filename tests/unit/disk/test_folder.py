@@ -228,7 +228,7 @@ def test_the_stamp_has_golden_bytes() -> None:
 
 def test_a_newer_stamp_is_refused() -> None:
     newer = encode_identity(FolderIdentity("c", 7, "00ff")).replace(b'"version":1', b'"version":2')
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    with pytest.raises(UnsupportedVersion, match="format 2"):
         decode_identity(newer, path="x")
 
 

@@ -232,7 +232,7 @@ def test_a_snapshot_is_of_the_moment_and_made_in_slices() -> None:
 
 def test_a_snapshot_of_a_newer_format_is_refused() -> None:
     newer = msgspec.msgpack.encode([2, {"fields": "of another kind"}])
-    with pytest.raises(UnsupportedVersion, match="format 2, this program knows up to 1: upgrade"):
+    with pytest.raises(UnsupportedVersion, match="format 2, this program reads up to 1: use"):
         MetastoreState.restored(newer)
 
 

@@ -261,7 +261,7 @@ def test_a_stored_table_has_golden_bytes() -> None:
 
 
 def test_a_stored_table_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(UnsupportedVersion, match="newer program"):
+    with pytest.raises(UnsupportedVersion, match="or a newer one"):
         SessionTable.decoded(msgspec.msgpack.encode([2, 0, []]))
     twice = msgspec.msgpack.encode([1, 0, [[5, NONCE, 0, 0, []], [6, NONCE, 0, 0, []]]])
     for data in (

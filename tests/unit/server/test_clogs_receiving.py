@@ -25,11 +25,12 @@ from raftwood.base.errors import (
     RaftwoodError,
     Unavailable,
 )
+from raftwood.base.log_group_codec import encode_record
 from raftwood.base.metrics import Metrics
 from raftwood.clogs.configuration import LogServer, RingConfiguration, decode_configuration
 from raftwood.clogs.configuration_store import ConfigurationStore
 from raftwood.clogs.frames import ClogsMessage, MessageType
-from raftwood.clogs.lines import encode_lines, encode_records
+from raftwood.clogs.lines import encode_lines
 from raftwood.clogs.wire import (
     CLUSTER,
     CONFIGURATION,
@@ -307,10 +308,13 @@ def test_settings_that_do_not_go_together_are_refused(flags: list[str], text: st
 
 
 def test_a_record_as_a_line_is_its_message_and_then_its_other_fields() -> None:
-    raw = encode_records(
-        [{"message": "one"}, {"level": "info", "message": "two\n at"}, {"a": "1", "b": "é"}, {}],
-        time_ns=1_700_000_000_000_000_000,
-    )
+    records: list[dict[str, str]] = [
+        {"message": "one"},
+        {"level": "info", "message": "two\n at"},
+        {"a": "1", "b": "é"},
+        {},
+    ]
+    raw = b"".join(encode_record(each, 1_700_000_000_000_000_000) for each in records)
     for codec in Codec:
         message = ClogsMessage(
             type=MessageType.DATA,

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
+from raftwood.base.compression import CODECS, Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Secret, Section, describe
 
@@ -38,6 +39,10 @@ class Compression(StrEnum):
     NONE = "none"
     LZ4 = "lz4"
     ZSTD = "zstd"
+
+    @property
+    def codec(self) -> Codec:
+        return CODECS[self.value]
 
 
 class ClogsClientSettings(Section, frozen=True):

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Final, Self
 
 from raftwood.base.backoff import Backoff
-from raftwood.base.compression import Codec
 from raftwood.base.environment import Environment
 from raftwood.base.errors import (
     DiskFull,
@@ -304,7 +303,6 @@ class BatchShipper:
 
 _LIFE_BYTES: Final = 16
 _SPOOL_RETRY_S: Final = 5.0
-_CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 class AsyncShipper:
@@ -343,7 +341,7 @@ class AsyncShipper:
         )
         encoding = BatchEncoding(
             life=environment.random.randbytes(_LIFE_BYTES),
-            codec=_CODECS[settings.compression.value],
+            codec=settings.compression.codec,
             source=settings.source or host,
             tags=tuple(tags),
             mask=mask,

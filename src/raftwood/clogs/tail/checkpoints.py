@@ -12,15 +12,16 @@ runs can be told from later ones; its state has the rules that batches under way
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
 import xxhash
 
 from raftwood.base.compression import Codec
-from raftwood.base.errors import NotFound, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import NotFound
 from raftwood.base.files import Buffer
+from raftwood.base.versions import decode_versioned
 from raftwood.clogs.tail.settings import LineRules
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
@@ -134,8 +135,6 @@ class KnownRules(msgspec.Struct, frozen=True, array_like=True):
 
 _State = TypeVar("_State")
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_checkpoint: Final = msgspec.msgpack.Decoder(FileCheckpoint).decode
-_decode_rules: Final = msgspec.msgpack.Decoder(KnownRules).decode
 
 
 def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
@@ -144,23 +143,17 @@ def encode_checkpoint(checkpoint: FileCheckpoint) -> bytes:
 
 def decode_checkpoint(data: Buffer) -> FileCheckpoint:
     """`UnsupportedVersion` for one of a later program, `StoreDamaged` for what is none."""
-    return _decoded(data, _decode_checkpoint)
+    return _decoded(data, FileCheckpoint)
 
 
-def _decoded(data: Buffer, decode: Callable[[Buffer], _State]) -> _State:
-    try:
-        (version, *_) = msgspec.msgpack.decode(data, type=list)
-        if isinstance(version, int) and version > VERSION:
-            raise UnsupportedVersion(
-                f"a file's state has version {version}, this program reads up to {VERSION}: "
-                "use the version that wrote it, or a newer one"
-            )
-        return decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise StoreDamaged(
-            f"a file's state cannot be read ({error}): remove the state folder; what was shipped "
-            "of the files is then shipped again"
-        ) from error
+def _decoded(data: Buffer, kind: type[_State]) -> _State:
+    return decode_versioned(
+        data,
+        kind,
+        version=VERSION,
+        name="a file's state",
+        remedy="remove the state folder; what was shipped of the files is then shipped again",
+    )
 
 
 STATE_SETTINGS: Final = LogSettings(
@@ -192,7 +185,7 @@ class FileCheckpoints:
     def rules(self) -> Sequence[LineRules]:
         """The rules that made batches of an earlier run; release 0.1.0 kept none."""
         state = None if self.is_new else self._log.state(_BEGUN)
-        return _decoded(state, _decode_rules).rules if state else ()
+        return _decoded(state, KnownRules).rules if state else ()
 
     async def begin(
         self, checkpoints: dict[int, FileCheckpoint], rules: Sequence[LineRules]

@@ -256,7 +256,7 @@ class FileReader:
     def _intend(self, file: FollowedFile, block: bytes, head: FileHead) -> IntendedBatch:
         intent = file.intended(
             block,
-            codec=self._settings.codec,
+            codec=self._settings.compression.codec,
             rules=self._maker.rules,
             ends_mid_line=not block.endswith(b"\n"),
         )

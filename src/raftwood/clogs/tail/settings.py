@@ -7,7 +7,6 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.clogs.client.settings import Compression
 from raftwood.clogs.configuration import checked_file_name
@@ -21,11 +20,6 @@ COMPRESSED: Final = ("*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.Z")
 
 _Pattern = Annotated[str, Meta(max_length=1024)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
-_Codecs: Final = {
-    Compression.NONE: Codec.NONE,
-    Compression.LZ4: Codec.LZ4,
-    Compression.ZSTD: Codec.ZSTD,
-}
 
 
 class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,10 +131,6 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("line_bytes_max is above batch_bytes_max; lower it")
         if self.grace_ms > self.grace_ms_max:
             raise ValueError("grace_ms is above grace_ms_max; lower it")
-
-    @property
-    def codec(self) -> Codec:
-        return _Codecs[self.compression]
 
     @property
     def line_rules(self) -> LineRules:

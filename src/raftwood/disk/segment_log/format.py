@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest as checksum_of
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import StoreDamaged
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 
 VERSION: Final = 1
 
@@ -114,10 +115,7 @@ def decode_segment_header(data: Buffer, *, path: str) -> tuple[int, bytes]:
     if checksum != checksum_of(bytes(data[:_SEGMENT_CHECKED])):
         raise StoreDamaged(f"{path}: the segment's header does not match its checksum")
     if version != VERSION:
-        raise UnsupportedVersion(
-            f"{path} has log format {version}; this version of Raftwood reads {VERSION}: use the "
-            "version that wrote it, or a newer one"
-        )
+        raise unsupported(path, version, VERSION)
     return number, log_id
 
 

@@ -26,9 +26,9 @@ from raftwood.base.errors import (
     PermissionDenied,
     RaftwoodError,
     StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 from raftwood.dlog.errors import BookieUnavailable, EntryUnknown, Fenced, NoSuchEntry
 from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
 
@@ -118,10 +118,7 @@ def encode_note(note: LedgerNote) -> bytes:
 def decode_note(data: bytes, *, ledger: int) -> LedgerNote:
     """`StoreDamaged` where it is none, `UnsupportedVersion` where it is a newer one."""
     if data and data[0] > FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"ledger {ledger} is kept in format {data[0]}, this Raftwood reads up to "
-            f"{FORMAT_VERSION}: use the version that wrote it, or a newer one"
-        )
+        raise unsupported(f"what is kept of ledger {ledger}", data[0], FORMAT_VERSION)
     try:
         return _decode(data[1:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -19,11 +19,11 @@ from raftwood.base.errors import (
     RaftwoodError,
     ShuttingDown,
     StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import MetaStore, RemoveKey
+from raftwood.base.versions import unsupported
 from raftwood.dlog.bookie.membership import beginning_of, running_bookies
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId, BookieInfo, LedgerMetadata
@@ -160,10 +160,7 @@ def decode_metadata(data: Buffer, *, ledger: int) -> LedgerMetadata:
     try:
         stored = msgspec.json.decode(data, type=_Stored)
         if stored.version > FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"the metadata of ledger {ledger} have format {stored.version}, this Raftwood "
-                f"reads up to {FORMAT_VERSION}: use the version that wrote them, or a newer one"
-            )
+            raise unsupported(f"the record of ledger {ledger}", stored.version, FORMAT_VERSION)
         return msgspec.json.decode(stored.ledger, type=LedgerMetadata)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreDamaged(f"the metadata of ledger {ledger} cannot be read: {error}") from None

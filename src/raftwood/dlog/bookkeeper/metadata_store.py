@@ -31,6 +31,7 @@ from raftwood.base.errors import (
     Unavailable,
     UnsupportedVersion,
 )
+from raftwood.base.protobuf_bytes import read_varint, varint
 from raftwood.dlog.bookkeeper.messages import BookieServiceInfo, LedgerMetadataFormat
 from raftwood.dlog.errors import BookieUnavailable, NoSuchLedger
 from raftwood.dlog.ledgers.metadata import (
@@ -135,7 +136,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
     for name, value in sorted(metadata.properties.items()):
         message.customMetadata.add(key=name, value=value)
     encoded: bytes = message.SerializeToString()
-    return b"".join((_HEAD, b"3\n", _varint(len(encoded)), encoded))
+    return b"".join((_HEAD, b"3\n", varint(len(encoded)), encoded))
 
 
 def decode_metadata(data: bytes, ledger: int) -> LedgerMetadata:
@@ -151,17 +152,12 @@ def decode_metadata(data: bytes, ledger: int) -> LedgerMetadata:
     try:
         message = _parse_binary(body) if version == b"3" else _parse_text(body)
         return _metadata(message)
-    except (DecodeError, text_format.ParseError, ValueError, InvalidInput) as error:
+    except (DecodeError, text_format.ParseError, ValueError, IndexError, InvalidInput) as error:
         raise StoreDamaged(f"the metadata of ledger {ledger} are damaged: {error}") from error
 
 
 def _parse_binary(body: bytes) -> Any:
-    size = shift = at = 0
-    for at, byte in enumerate(body[:5], 1):  # noqa: B007  where the length ends
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    size, at = read_varint(body, 0, bits_max=35)
     if len(body) - at < size:
         raise ValueError(f"{len(body) - at} bytes of {size}")
     return LedgerMetadataFormat.FromString(body[at : at + size])
@@ -215,15 +211,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 # `BookKeeperMetadataStore`: ledgers' metadata in ZooKeeper, as BookKeeper's own client keeps them.

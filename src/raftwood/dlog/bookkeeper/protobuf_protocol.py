@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from raftwood.base.errors import ProtocolError, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
+from raftwood.base.protobuf_bytes import varint
 from raftwood.dlog.bookkeeper.connection import LENGTH_BYTES, BookieConnection, error_of
 from raftwood.dlog.bookkeeper.messages import Request, Response
 from raftwood.dlog.errors import BookieUnavailable
@@ -45,17 +46,17 @@ def add_request(
     master_key: bytes,
     is_recovery: bool,
 ) -> bytes:
-    head = b"\x08\x03\x10\x02\x18" + _varint(number)
+    head = b"\x08\x03\x10\x02\x18" + varint(number)
     body_bytes = sum(map(len, packed))
     before = b"".join(
-        (b"\x08", _varint(ledger), b"\x10", _varint(entry), b"\x1a\x14", master_key, b"\x22",
-         _varint(body_bytes))
+        (b"\x08", varint(ledger), b"\x10", varint(entry), b"\x1a\x14", master_key, b"\x22",
+         varint(body_bytes))
     )  # fmt: skip
     after = _RECOVERY_ADD if is_recovery else b""
     # Field 1 is the head, field 101 the add.
     start = b"".join(
-        (b"\x0a", _varint(len(head)), head, b"\xaa\x06",
-         _varint(len(before) + body_bytes + len(after)), before)
+        (b"\x0a", varint(len(head)), head, b"\xaa\x06",
+         varint(len(before) + body_bytes + len(after)), before)
     )  # fmt: skip
     size = len(start) + body_bytes + len(after)
     return b"".join((size.to_bytes(4), start, *packed, after))
@@ -133,17 +134,6 @@ def _request(number: int, operation: int) -> Any:
 def _framed(request: Any) -> bytes:
     encoded: bytes = request.SerializeToString()
     return len(encoded).to_bytes(4) + encoded
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return value.to_bytes(1)
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 _LAST_CONFIRMED: Final = struct.Struct(">qq")

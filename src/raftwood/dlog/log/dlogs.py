@@ -24,7 +24,7 @@ from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.seams import LedgerStore
 from raftwood.dlog.log.cursors import LogCursors
 from raftwood.dlog.log.ledger_source import LedgerSource, StoredLedgers
-from raftwood.dlog.log.log_reader import LedgerEntryCache, LogReader
+from raftwood.dlog.log.log_reader import EntryCache, LogReader
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import (
     KEYS,
@@ -81,7 +81,7 @@ class Dlogs:
         if offload is not None:
             self._source = OffloadedLedgers(self._source, offload)
         self.metas = MetaCache(metastore)
-        self._cache = LedgerEntryCache(self._settings.cache_bytes)
+        self._cache = EntryCache(self._settings.cache_bytes)
         self._around = LogContext(environment, metastore, ledgers, self._source, self._settings)
 
     async def create(self, name: str, config: LogConfig | None = None) -> None:

@@ -2,59 +2,14 @@
 
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Final
 
-import lz4.block
 import msgspec
-import zstandard
 
+from raftwood.base.compression import Codec, compress, decompress
 from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
-
-
-class EntryCompression(IntEnum):
-    """How an entry's messages are packed; the number stands in the entry."""
-
-    NONE = 0
-    LZ4 = 1
-    ZSTD = 2
-
-
-def compress(body: Buffer, kind: EntryCompression) -> Buffer:
-    if kind is EntryCompression.NONE:
-        return body
-    if kind is EntryCompression.LZ4:
-        packed: bytes = lz4.block.compress(body, store_size=False)
-        return packed
-    return zstandard.ZstdCompressor(level=1).compress(body)
-
-
-def decompress(body: Buffer, kind: EntryCompression, *, raw_bytes: int) -> Buffer:
-    """Exactly so many bytes; nothing larger is ever allocated."""
-    if kind is EntryCompression.NONE:
-        raw = body
-    else:
-        try:
-            raw = _unpack(body, kind, raw_bytes)
-        except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
-            raise StoreDamaged(f"an entry's {kind.name.lower()} cannot be unpacked") from error
-    if len(raw) != raw_bytes:
-        raise StoreDamaged(f"an entry has {len(raw)} bytes unpacked, not {raw_bytes} as it says")
-    return raw
-
-
-def _unpack(body: Buffer, kind: EntryCompression, raw_bytes: int) -> bytes:
-    if kind is EntryCompression.LZ4:
-        raw: bytes = lz4.block.decompress(body, uncompressed_size=raw_bytes)
-        return raw
-    # The frame's own word on its size decides what is allocated, so it is asked first.
-    if zstandard.frame_content_size(body) > raw_bytes:
-        raise StoreDamaged("an entry's zstd frame is larger than the entry says")
-    return zstandard.ZstdDecompressor().decompress(
-        body, max_output_size=max(1, raw_bytes), allow_extra_data=False
-    )
-
+from raftwood.base.versions import unsupported
 
 # `DlogMessage`: what a log is made of, as bytes.
 #
@@ -124,10 +79,7 @@ def decode_message(data: memoryview) -> DlogMessage:
     if not data:
         raise StoreDamaged("a message without bytes: the entry is damaged")
     if data[0] != MESSAGE_MAGIC:
-        raise UnsupportedVersion(
-            f"a message of version {data[0]}: "
-            f"this program reads version {MESSAGE_MAGIC}, use a newer one"
-        )
+        raise unsupported("a message", data[0], MESSAGE_MAGIC)
     if len(data) < HEAD_BYTES:
         raise StoreDamaged(f"a message of {len(data)} bytes is too short: the entry is damaged")
     _, attributes, header_count, key_bytes, payload_bytes = _MESSAGE_HEAD.unpack_from(data)
@@ -207,7 +159,7 @@ class EntryHead(msgspec.Struct, frozen=True, gc=False):
     snapshot: Buffer = b""
     """A piece of it."""
     snapshot_pieces_left: int = 0
-    compression: EntryCompression = EntryCompression.NONE
+    compression: Codec = Codec.NONE
     appended_bytes: int = 0
     """Of all messages of the log up to here, those that are gone too, without their heads."""
 
@@ -271,7 +223,7 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
     for run in head.runs:
         packed += (_RUN.pack(len(run.producer), run.count, run.first), run.producer)
     packed.append(head.snapshot)
-    if head.compression is EntryCompression.NONE:
+    if head.compression is Codec.NONE:
         packed.append(table)
         packed += parts
     else:
@@ -293,7 +245,7 @@ def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
         data
     )
     snapshot_entry, snapshot_bytes, raw_bytes = sizes
-    if kind > EntryCompression.ZSTD:
+    if kind > Codec.ZSTD:
         raise UnsupportedVersion(
             f"an entry with compression {kind}, which is not known here: use a newer program"
         )
@@ -310,7 +262,7 @@ def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
         snapshot_entry,
         data[offset:snapshot_end],
         pieces,
-        EntryCompression(kind),
+        Codec(kind),
         appended_bytes,
     )
     return head, snapshot_end, raw_bytes
@@ -336,7 +288,10 @@ def decode_entry(data: Buffer) -> DecodedEntry:
     """`UnsupportedVersion` for another magic, `StoreDamaged` where the lengths don't fit."""
     head, body_at, raw_bytes = decode_head(data)
     view = memoryview(data)
-    body = memoryview(decompress(view[body_at:], head.compression, raw_bytes=raw_bytes))
+    try:
+        body = memoryview(decompress(view[body_at:], head.compression, raw_bytes=raw_bytes))
+    except InvalidInput as error:
+        raise StoreDamaged(f"an entry cannot be unpacked: {error.message}") from error
     table_bytes = 4 * head.count
     ends: tuple[int, ...] = struct.unpack_from(f">{head.count}I", body)
     previous = 0

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from raftwood.base.compression import Codec
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.futures import fail
@@ -16,7 +17,6 @@ from raftwood.dlog.ledgers.seams import LedgerWriter
 from raftwood.dlog.log.entries import (
     HEAD_BYTES,
     MESSAGES_MAX,
-    EntryCompression,
     EntryHead,
     ProducerRun,
     encode_entry,
@@ -78,7 +78,7 @@ class EntryBuilder:
         *,
         appended_bytes: int,
         entry_bytes: int,
-        compression: EntryCompression,
+        compression: Codec,
     ) -> None:
         self.entry = 0
         """The id of the next one."""

@@ -1,15 +1,16 @@
 """`LogReader`: reads a log from any position, across its ledgers, up to the last confirmed entry.
 
-All readers of a process share a `LedgerEntryCache`, bounded in bytes.
+All readers of a process share an `EntryCache`, bounded in bytes.
 """
 
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
+from raftwood.base.caches import LruCache
 from raftwood.base.errors import OutOfRange
 from raftwood.base.position import Position, entry_of_position, position_of_entry
 from raftwood.dlog.errors import NoSuchLedger
@@ -19,37 +20,10 @@ from raftwood.dlog.log.ledger_source import LedgerSource, read_head
 from raftwood.dlog.log.meta import KnownMeta, LedgerInfo, MetaCache
 from raftwood.dlog.settings import DlogSettings
 
-
-class LedgerEntryCache:
-    """An entry never changes, and its ledger's id is never used again: nothing gets stale."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._entries: dict[tuple[int, int], tuple[DecodedEntry, int]] = {}
-        self.bytes = 0
-        self.hits = 0
-        self.misses = 0
-
-    def get(self, ledger: int, entry: int) -> DecodedEntry | None:
-        found = self._entries.pop((ledger, entry), None)
-        if found is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._entries[ledger, entry] = found
-        return found[0]
-
-    def put(self, ledger: int, entry: int, decoded: DecodedEntry, size: int) -> None:
-        # The body may be larger than what was fetched.
-        size = max(size, len(decoded.body)) + 200
-        old = self._entries.pop((ledger, entry), None)
-        self.bytes += size - (old[1] if old else 0)
-        self._entries[ledger, entry] = decoded, size
-        while self.bytes > self._bytes_max:
-            oldest = next(iter(self._entries))
-            self.bytes -= self._entries.pop(oldest)[1]
-
-
+EntryCache: TypeAlias = LruCache[tuple[int, int], DecodedEntry]
+"""By ledger and entry. An entry never changes, and its ledger's id is never used again."""
+_CACHED_ENTRY_BYTES: Final = 200
+"""What an entry takes in memory beside its body."""
 _OPENED_MAX: Final = 4
 _FETCHED_ENTRIES_MAX: Final = 256
 _BYTES_MAX: Final = 64 << 20
@@ -83,7 +57,7 @@ class LogReader:
         *,
         metas: MetaCache,
         source: LedgerSource,
-        cache: LedgerEntryCache,
+        cache: EntryCache,
         settings: DlogSettings,
     ) -> None:
         self.name = name
@@ -91,7 +65,7 @@ class LogReader:
         self._source = source
         self._cache = cache
         self._settings = settings
-        self._opened: dict[int, LedgerReader] = {}
+        self._opened: LruCache[int, LedgerReader] = LruCache(_OPENED_MAX)
         self._confirmed = Position(0)
 
     def confirm(self, end: Position) -> None:
@@ -151,7 +125,7 @@ class LogReader:
                         start, is_over = await self._behind(start, info, known, deadline_s)
             except NoSuchLedger:
                 # It was freed, or offloaded since it was opened, which the record may say already.
-                opened = None if info is None else self._opened.pop(info.ledger, None)
+                opened = None if info is None else self._opened.pop(info.ledger)
                 if opened is not None:
                     await opened.close()
                 fresh = await self._metas.read(self.name)
@@ -240,7 +214,7 @@ class LogReader:
     async def _entry(self, reader: LedgerReader, entry: int, last: int) -> DecodedEntry:
         """From the cache, or with those that follow."""
         ledger = reader.ledger
-        decoded = self._cache.get(ledger, entry)
+        decoded = self._cache.get((ledger, entry))
         if decoded is not None:
             return decoded
         average = max(1, reader.length_bytes // (last + 1))
@@ -248,23 +222,25 @@ class LogReader:
         fetched = await reader.read(first=entry, last=min(last, entry + ahead - 1))
         for each in reversed(fetched):
             decoded = decode_entry(each.data)
-            self._cache.put(ledger, each.id, decoded, len(each.data))
+            # The body may be larger than what was fetched.
+            size = max(len(each.data), len(decoded.body)) + _CACHED_ENTRY_BYTES
+            self._cache.put((ledger, each.id), decoded, size)
         assert decoded is not None
         return decoded
 
     async def _open(self, known: KnownMeta, info: LedgerInfo) -> LedgerReader:
-        reader = self._opened.pop(info.ledger, None)
+        reader = self._opened.pop(info.ledger)
         if reader is not None and info.is_closed and not reader.is_closed:
             await reader.close()  # it was opened before, and knows less
             reader = None
         if reader is None:
             reader = await self._source.open(known.meta, info)
-        self._opened[info.ledger] = reader
+        displaced = self._opened.put(info.ledger, reader)
         confirmed, entry, _ = entry_of_position(self._confirmed)
         if confirmed == info.ledger and entry - 1 > reader.last_confirmed:
             reader.confirm(entry - 1)
-        while len(self._opened) > _OPENED_MAX:
-            await self._opened.pop(next(iter(self._opened))).close()
+        for each in displaced:
+            await each.close()
         return reader
 
     async def tail(
@@ -306,7 +282,7 @@ class LogReader:
         low, high = 0, reader.last_confirmed + 1
         while low < high:
             middle = (low + high) // 2
-            cached = self._cache.get(reader.ledger, middle)
+            cached = self._cache.get((reader.ledger, middle))
             head = cached.head if cached is not None else await read_head(reader, middle)
             if head.time_ms < time_ms:
                 low = middle + 1
@@ -339,8 +315,8 @@ class LogReader:
         return 0
 
     async def close(self) -> None:
-        while self._opened:
-            await self._opened.popitem()[1].close()
+        for each in self._opened.pop_all():
+            await each.close()
 
 
 def _left_ms(deadline_s: float) -> int:

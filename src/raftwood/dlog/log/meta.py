@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.caches import LruCache
+from raftwood.base.compression import Codec
 from raftwood.base.errors import (
     InvalidInput,
     InvalidName,
@@ -21,7 +23,6 @@ from raftwood.base.errors import (
 from raftwood.base.position import Position, position_of_entry
 from raftwood.base.seams import MetaStore
 from raftwood.dlog.ledgers.metadata import LedgerConfig
-from raftwood.dlog.log.entries import EntryCompression
 
 FORMAT: Final = 1
 _HEAD: Final = b"DLOG" + bytes([FORMAT])
@@ -53,7 +54,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A ledger whose writer was fenced is not deleted earlier: with it goes the fence, and the
     writer may be asleep. A writer that has not looked for half as long whether it is still the one
     acks nothing before it has."""
-    compression: EntryCompression = EntryCompression.NONE
+    compression: Codec = Codec.NONE
     retention_ms: int = 0
     """Ledgers whose last message is older may go; 0: none for its age."""
     retention_bytes: int = 0
@@ -199,7 +200,7 @@ class MetaCache:
 
     def __init__(self, metastore: MetaStore) -> None:
         self._metastore = metastore
-        self._known: dict[str, KnownMeta] = {}
+        self._known: LruCache[str, KnownMeta] = LruCache(RECORDS_MAX)
 
     async def get(self, name: str) -> KnownMeta:
         """Not older than the bound; `NotFound` where there is no such log."""
@@ -213,7 +214,7 @@ class MetaCache:
         now_s = asyncio.get_running_loop().time()
         found = await self._metastore.get(meta_key(name))
         if found is None:
-            self._known.pop(name, None)
+            self._known.pop(name)
             raise NotFound(f"there is no log {name!r}")
         return self._keep(
             name, KnownMeta(decode_meta(found.value, name=name), found.version, now_s)
@@ -224,15 +225,13 @@ class MetaCache:
         self._keep(name, KnownMeta(meta, version, asyncio.get_running_loop().time()))
 
     def forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        self._known.pop(name)
 
     def _keep(self, name: str, known: KnownMeta) -> KnownMeta:
-        old = self._known.pop(name, None)
+        old = self._known.get(name)
         if old is not None and old.version > known.version:
-            known = old
-        self._known[name] = known
-        while len(self._known) > RECORDS_MAX:
-            del self._known[next(iter(self._known))]
+            return old
+        self._known.put(name, known)
         return known
 
     async def wait_changed(self, name: str, *, version: int, timeout_s: float) -> None:

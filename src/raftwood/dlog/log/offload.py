@@ -20,9 +20,9 @@ from raftwood.base.errors import (
     RaftwoodError,
     StoreDamaged,
     Unavailable,
-    UnsupportedVersion,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.versions import unsupported
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.seams import LedgerEntry, LedgerReader
 from raftwood.dlog.log.ledger_source import LedgerSource
@@ -99,10 +99,7 @@ def check_head(data: Buffer, *, ledger: int) -> None:
 
 def _check_version(version: int, ledger: int) -> None:
     if version != VERSION:
-        raise UnsupportedVersion(
-            f"ledger {ledger} was offloaded in format {version}, this program reads {VERSION}: "
-            "use a newer one"
-        )
+        raise unsupported(f"what was offloaded of ledger {ledger}", version, VERSION)
 
 
 def foot_of(data: Buffer, *, ledger: int, size: int) -> tuple[int, int]:

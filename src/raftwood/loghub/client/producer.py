@@ -29,6 +29,7 @@ from raftwood.base.errors import (
     Unavailable,
 )
 from raftwood.base.files import Buffer
+from raftwood.base.log_group_codec import encode_record, encode_shared, exact_text
 from raftwood.base.position import Position, position_from_bytes
 from raftwood.delivery.deliveries import Delivery
 from raftwood.delivery.lanes import DOUBTFUL
@@ -36,7 +37,6 @@ from raftwood.delivery.pump import Pump
 from raftwood.loghub.batches import Batch as PutBatch
 from raftwood.loghub.batches import Format
 from raftwood.loghub.client.gateways import Gateways
-from raftwood.loghub.client.log_encoding import encode_record, encode_shared
 from raftwood.loghub.client.producer_rules import (
     AskForShards,
     ProducerBatch,
@@ -292,7 +292,11 @@ class AsyncProducer:
         if encoded is None:
             if len(self._shared) >= _CACHE_MAX:
                 self._shared.clear()
-            encoded = encode_shared(topic=topic, source=source, tags=what[2])
+            encoded = encode_shared(
+                topic=exact_text(topic),
+                source=exact_text(source),
+                tags=[(exact_text(name), exact_text(value)) for name, value in tags.items()],
+            )
             self._shared[what] = encoded
         return encoded
 

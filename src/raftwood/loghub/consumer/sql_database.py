@@ -50,8 +50,8 @@ from raftwood.base.errors import (
     Overloaded,
     RaftwoodError,
     StoreError,
-    UnsupportedVersion,
 )
+from raftwood.base.versions import unsupported
 from raftwood.loghub.consumer.leases import (
     GROUP_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
@@ -155,10 +155,7 @@ def migrate(connection: Connection) -> None:
     where = VERSIONS.c.name == _NAME
     found = connection.scalar(select(VERSIONS.c.version).where(where))
     if found is not None and found > VERSION:
-        raise UnsupportedVersion(
-            f"the tables of leases have version {found}, and this program knows up to {VERSION}: "
-            "use a newer program"
-        )
+        raise unsupported("the schema of leases", found, VERSION)
     for version in range(found or 0, VERSION):
         MIGRATIONS[version](connection)
         if version or found is not None:

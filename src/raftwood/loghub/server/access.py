@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from raftwood.base.caches import LruCache
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, NotFound, PermissionDenied
 from raftwood.base.names import checked_name
@@ -108,7 +109,7 @@ class Quotas:
         self._metadata = metadata
         self._bytes_per_s_max = bytes_per_s_max
         self._requests_per_s_max = requests_per_s_max
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: LruCache[str, _Bucket] = LruCache(PROJECTS_MAX)
         self.refused = 0
 
     def take(self, project: str, size: int) -> None:
@@ -121,11 +122,8 @@ class Quotas:
         now = self._environment.clock.monotonic_ns() / 1e9
         bucket = self._buckets.get(project)
         if bucket is None:
-            if len(self._buckets) >= PROJECTS_MAX:
-                del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[project] = _Bucket(
-                byte_rate * BURST_S, request_rate * BURST_S, now
-            )
+            bucket = _Bucket(byte_rate * BURST_S, request_rate * BURST_S, now)
+            self._buckets.put(project, bucket)
         passed = now - bucket.filled_s
         bucket.filled_s = now
         bucket.bytes = min(byte_rate * BURST_S, bucket.bytes + byte_rate * passed)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Final
 from weakref import WeakValueDictionary
 
+from raftwood.base.caches import LruCache
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, LogSealed, NotFound
 from raftwood.base.files import Buffer
@@ -100,8 +101,7 @@ class ShardLogs:
         self._replicas = replicas
         self._timeout_ms = timeout_ms
         self._keeper = KeeperClient(stores, timeout_ms=timeout_ms)
-        self._opened: dict[str, _NamedLog] = {}
-        """In the order in which they were last asked for."""
+        self._opened: LruCache[str, _NamedLog] = LruCache(OPENED_MAX)
         self._used: WeakValueDictionary[int, _NamedLog] = WeakValueDictionary()
         """All that somebody may still use."""
         self._next_log = 0
@@ -116,13 +116,13 @@ class ShardLogs:
 
     async def open(self, name: str) -> Log:
         """Waits for a log that was just made; `NotFound` where there is none."""
-        log = self._opened.pop(name, None)
+        log = self._opened.get(name)
         if log is None:
             opened = await self._open(name)
-            log = self._opened.pop(name, None) or opened  # another may have been faster
-        self._opened[name] = log
-        while len(self._opened) > OPENED_MAX:
-            del self._opened[next(iter(self._opened))]
+            log = self._opened.get(name)
+            if log is None:  # else another was faster
+                log = opened
+                self._opened.put(name, log)
         return log
 
     async def _open(self, name: str) -> "_NamedLog":
@@ -151,7 +151,7 @@ class ShardLogs:
 
     def forget(self, name: str) -> None:
         """The log is gone: whoever has it open is told so, and it is looked for anew."""
-        log = self._opened.pop(name, None)
+        log = self._opened.pop(name)
         if log is not None:
             log.is_removed = True
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.versions import StateFormat
 from raftwood.logservice.hakeeper.messages import (
     Order,
     OrderKind,
@@ -13,9 +13,7 @@ from raftwood.logservice.hakeeper.messages import (
     TnReplicaReport,
 )
 
-FORMAT_VERSION = 1
-_MAGIC = b"RWHK"
-_DAMAGED = "a snapshot of HAKeeper cannot be read: remove this replica and add it anew"
+_FORMAT = StateFormat(b"RWHK", 1, "HAKeeper")
 
 
 class ClusterPhase(StrEnum):
@@ -162,25 +160,18 @@ def encode_state(state: KeeperState) -> bytes:
     fields = msgspec.structs.astuple(state)
     if not state.forgotten:
         fields = fields[:-1]  # as release 0.1.0 wrote it, until there is something to tell
-    return _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(fields)
+    return _FORMAT.encode(_encoder.encode(fields))
 
 
 def decode_state(data: bytes) -> KeeperState:
     """`UnsupportedVersion` where a newer program made it, `StoreDamaged` where none did."""
-    head = len(_MAGIC) + 1
-    if len(data) < head or not data.startswith(_MAGIC):
-        raise StoreDamaged(_DAMAGED)
-    if data[head - 1] > FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"a snapshot of HAKeeper is of version {data[head - 1]}, this program reads up to "
-            f"{FORMAT_VERSION}: use a newer program"
-        )
-    try:
-        state = _decoder.decode(data[head:])
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise StoreDamaged(_DAMAGED) from error
+    return _FORMAT.decode(data, _checked)
+
+
+def _checked(body: bytes) -> KeeperState:
+    state = _decoder.decode(body)
     if any(each.log_shard not in state.shards for each in state.tn_shards.values()) or any(
         number != order.id for number, order in state.orders.items()
     ):
-        raise StoreDamaged(_DAMAGED)
+        raise ValueError("it names shards or orders that it lacks")
     return state

@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from raftwood.base.errors import InvalidConfiguration, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidConfiguration, StoreDamaged
 from raftwood.base.position import Position, parse_position
+from raftwood.base.versions import unsupported
 from raftwood.pipeline.archive.files import ArchiveFiles
 
 VERSION: Final = 1
@@ -92,10 +93,7 @@ def decode_commit(data: bytes, name: str) -> Commit:
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version > VERSION:
-            raise UnsupportedVersion(
-                f"commit {name} of the archive is of version {version}, this program reads up to "
-                f"{VERSION}: use a newer program"
-            )
+            raise unsupported(f"commit {name} of the archive", version, VERSION)
         return _decode(data)
     except msgspec.MsgspecError as error:
         raise StoreDamaged(

@@ -18,10 +18,9 @@ from raftwood.base.errors import (
     NotFound,
     NotLeader,
     RaftwoodError,
-    StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.logs import get_logger
+from raftwood.base.versions import StateFormat
 from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 from raftwood.zeppelin.meta import migration
 from raftwood.zeppelin.meta import migration as migration_module
@@ -154,11 +153,7 @@ class _Turns:
 # a quorum has confirmed that this store still leads. So each lease that was ever given was given
 # before any later leader began, and that one gives all of them the time to end before it judges.
 
-_MAGIC: Final = b"RWZM"
-FORMAT_VERSION: Final = 1
-_DAMAGED: Final = (
-    "a snapshot of Zeppelin's meta server cannot be read: remove this replica and add it anew"
-)
+_FORMAT: Final = StateFormat(b"RWZM", 1, "Zeppelin's meta server")
 _encoder = msgspec.msgpack.Encoder()
 _topologies: msgspec.msgpack.Decoder[Topology] = msgspec.msgpack.Decoder(Topology)
 
@@ -332,8 +327,7 @@ class MetaMachine:
     # Snapshots
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:  # noqa: ARG002
-        data = _MAGIC + bytes([FORMAT_VERSION]) + _encoder.encode(self._state.topology)
-        return in_chunks(data, stopped)
+        return in_chunks(_FORMAT.encode(_encoder.encode(self._state.topology)), stopped)
 
     async def recover_from_snapshot(
         self,
@@ -344,28 +338,13 @@ class MetaMachine:
         data = await gathered(chunks, stopped)
         if data is None:
             return
-        self._state = TopologyState(_restored(data))
+        self._state = TopologyState(_FORMAT.decode(data, _topologies.decode))
         self._wake()
 
     def close(self) -> None:
         """Whoever waits is let go."""
         self._is_closed = True
         self._wake()
-
-
-def _restored(data: bytes) -> Topology:
-    head = len(_MAGIC) + 1
-    if len(data) < head or not data.startswith(_MAGIC):
-        raise StoreDamaged(_DAMAGED)
-    if data[head - 1] != FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"a snapshot of Zeppelin's meta server is of version {data[head - 1]}, this program "
-            f"reads {FORMAT_VERSION}: use a newer program"
-        )
-    try:
-        return _topologies.decode(data[head:])
-    except (msgspec.MsgspecError, ValueError, RaftwoodError) as error:
-        raise StoreDamaged(_DAMAGED) from error
 
 
 # `MetaKeeper`: proposes what the meta server's leader plans, where this store is that leader.

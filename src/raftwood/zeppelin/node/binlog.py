@@ -26,10 +26,10 @@ from raftwood.base.errors import (
     ProtocolError,
     RaftwoodError,
     StoreDamaged,
-    UnsupportedVersion,
 )
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
+from raftwood.base.versions import unsupported
 from raftwood.disk.segment_log import Record, Run, SegmentLog, TruncateTail
 from raftwood.zeppelin.records import BinlogReaders, BinlogRecord, decode_record
 from raftwood.zeppelin.settings import StoreSettings
@@ -71,10 +71,7 @@ def decode_run(data: Buffer) -> BinlogRun:
     if magic != MAGIC:
         raise _damaged("it does not begin as runs do")
     if version != VERSION:
-        raise UnsupportedVersion(
-            f"a run of a binlog has format {version}, this program reads {VERSION}: use the newer "
-            "version that wrote it"
-        )
+        raise unsupported("a run of a binlog", version, VERSION)
     view = memoryview(data)
     (checksum,) = _CHECKSUM.unpack_from(view, _HEAD.size)
     if checksum != checksum_of(view[RUN_HEADER_BYTES:], checksum_of(view[: _HEAD.size])):

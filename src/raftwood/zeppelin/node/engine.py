@@ -22,8 +22,9 @@ import msgspec
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from raftwood.base.errors import StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import StoreDamaged
 from raftwood.base.seams import Delete, DeleteRange, KvEngine, Mutation, Put
+from raftwood.base.versions import decode_versioned
 from raftwood.zeppelin.records import BinlogPosition, BinlogRecord, EpochStart, KeyWrite, Value
 from raftwood.zeppelin.slots import slot_of, tag_of
 
@@ -233,19 +234,13 @@ def encode_state(state: EngineState) -> bytes:
 
 
 def decode_state(data: bytes) -> EngineState:
-    try:
-        fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] != VERSION:
-            raise UnsupportedVersion(
-                f"a partition's engine has format {fields[0]}, this program reads {VERSION}: use "
-                "the newer version that wrote it"
-            )
-        return msgspec.convert(fields, EngineState)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(
-            f"the state of a partition's engine cannot be read ({error}): restore the partition "
-            "from a replica"
-        ) from error
+    return decode_versioned(
+        data,
+        EngineState,
+        version=VERSION,
+        name="the state of a partition's engine",
+        remedy="restore the partition from a replica",
+    )
 
 
 # Which requests a partition has carried out already: (who sent it, its number) → its record.

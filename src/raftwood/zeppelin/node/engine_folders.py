@@ -8,8 +8,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
+from raftwood.base.errors import InvalidInput
 from raftwood.base.seams import KvEngine
+from raftwood.base.versions import decode_versioned
 from raftwood.disk.segment_log import DropGroup, SegmentLog, SetState, TruncateHead
 from raftwood.zeppelin.model import PartitionId
 from raftwood.zeppelin.slots import PARTITIONS_MAX
@@ -74,18 +75,12 @@ def encode_held(held: HeldEngine) -> bytes:
 
 
 def decode_held(data: bytes, *, group: int) -> HeldEngine:
-    try:
-        fields = msgspec.msgpack.decode(data)
-        if isinstance(fields, list) and fields and fields[0] != VERSION:
-            raise UnsupportedVersion(
-                f"partition {partition_of(group)} has format {fields[0]}, this program reads "
-                f"{VERSION}: use the newer version that wrote it"
-            )
-        return msgspec.convert(fields, HeldEngine)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreDamaged(
-            f"what the log keeps of partition {partition_of(group)} cannot be read: {error}"
-        ) from error
+    return decode_versioned(
+        data,
+        HeldEngine,
+        version=VERSION,
+        name=f"what the log keeps of partition {partition_of(group)}",
+    )
 
 
 class EngineFolders:

@@ -6,6 +6,7 @@ Each is put in place of something that nodes or their meta server really run.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -154,12 +155,12 @@ def _never_gives_up(
     return None if isinstance(step, CancelHandover) else step
 
 
-_honest_restored = state_machine._restored
+_honest_topologies = state_machine._topologies
 
 
 def _without_migrations(data: bytes) -> Topology:
     """What was ordered of the last leader is nothing to the next one."""
-    topology = _honest_restored(data)
+    topology = _honest_topologies.decode(data)
     return replace(
         topology,
         tables={
@@ -298,7 +299,7 @@ MUTANTS = {
     ),
     "migrations are forgotten": Mutant(
         _failing(*[_LEADER_LOST] * 2),
-        replaced(state_machine, _restored=_without_migrations),
+        replaced(state_machine, _topologies=SimpleNamespace(decode=_without_migrations)),
         harm=Harm.FORGOTTEN,
     ),
     "old data is kept": Mutant(

@@ -52,7 +52,7 @@ def test_the_bytes_of_a_checkpoint_stay_as_they_are() -> None:
 
 def test_a_later_version_is_refused() -> None:
     later = msgspec.structs.replace(CHECKPOINT, version=2)
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    with pytest.raises(UnsupportedVersion, match="format 2"):
         decode_checkpoint(encode_checkpoint(later))
 
 

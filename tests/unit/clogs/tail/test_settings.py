@@ -23,7 +23,7 @@ def test_a_file_of_settings_fills_them() -> None:
         origin="ship.toml",
     )
     assert settings.name_of("/var/log/app/x.log") == "app/x.log"
-    assert settings.codec is Codec.ZSTD
+    assert settings.compression.codec is Codec.ZSTD
     assert settings.multiline is not None
     assert settings.multiline.continues == "^\\s"
 
@@ -89,5 +89,5 @@ def test_rules_for_lines_are_named_as_in_release_0_1_0() -> None:
 
 def test_every_compression_has_a_codec() -> None:
     for compression in Compression:
-        codec = TailSettings(paths=("a",), compression=compression).codec
+        codec = TailSettings(paths=("a",), compression=compression).compression.codec
         assert codec.name.lower() == compression.value

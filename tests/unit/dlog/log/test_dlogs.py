@@ -459,7 +459,7 @@ def test_how_much_was_appended_is_as_new_as_the_end_or_not_known() -> None:
         for size in (1_500, 2_000):
             await writer.append(b"y" * 500)
             assert await reader.appended_bytes() == size
-        (last,) = (each for each in reader._opened.values() if not each.is_closed)
+        (last,) = (each for each, _ in reader._opened._found.values() if not each.is_closed)
         away = AsyncMock(side_effect=BookieUnavailable("too few bookies answer"))
         with patch.object(last, "wait", away), pytest.raises(BookieUnavailable):
             await reader.appended_bytes()

@@ -2,10 +2,10 @@
 
 import pytest
 
+from raftwood.base.compression import Codec
 from raftwood.base.errors import InvalidInput, StoreDamaged, StoreError, UnsupportedVersion
 from raftwood.dlog.log.entries import (
     DlogMessage,
-    EntryCompression,
     EntryHead,
     ProducerRun,
     decode_entry,
@@ -60,19 +60,19 @@ def test_an_entry_has_these_bytes() -> None:
     assert decode_head(GOLDEN_ENTRY)[0] == HEAD
 
 
-@pytest.mark.parametrize("compression", list(EntryCompression))
-def test_a_compressed_entry_is_what_it_was(compression: EntryCompression) -> None:
+@pytest.mark.parametrize("compression", list(Codec))
+def test_a_compressed_entry_is_what_it_was(compression: Codec) -> None:
     messages = [encode_message(DlogMessage(b"%d" % n * 50, b"k")) for n in range(100)]
     runs = (ProducerRun(b"", 0, 100),)
     head = EntryHead(1, 100, runs, compression=compression)
     data = encode_entry(head, messages, [len(each) for each in messages])
-    if compression is not EntryCompression.NONE:
+    if compression is not Codec.NONE:
         assert len(data) < sum(map(len, messages)) / 2
     assert [bytes(decode_entry(data).raw(index)) for index in range(100)] == messages
 
 
 def test_a_newer_version_is_refused_whatever_follows() -> None:
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    with pytest.raises(UnsupportedVersion, match="format 2"):
         decode_message(memoryview(b"\x02"))
     with pytest.raises(UnsupportedVersion, match="version 2"):
         decode_entry(b"\x02" + GOLDEN_ENTRY[1:])
@@ -94,7 +94,7 @@ def test_what_is_cut_off_or_too_long_is_damaged() -> None:
 
 
 def test_a_small_entry_cannot_ask_for_much_memory() -> None:
-    head = EntryHead(1, 1, (ProducerRun(b"", 0, 1),), compression=EntryCompression.ZSTD)
+    head = EntryHead(1, 1, (ProducerRun(b"", 0, 1),), compression=Codec.ZSTD)
     data = bytearray(encode_entry(head, (GOLDEN_PLAIN,), (14,)))
     data[36:40] = (200 << 20).to_bytes(4, "big")
     with pytest.raises(StoreDamaged):

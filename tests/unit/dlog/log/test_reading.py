@@ -5,9 +5,9 @@ from unittest import mock
 
 import pytest
 
+from raftwood.base.compression import Codec
 from raftwood.base.errors import Conflict, InvalidInput, NotFound, OutOfRange, Overloaded, TooLarge
 from raftwood.base.position import Position
-from raftwood.dlog.log.entries import EntryCompression
 from raftwood.dlog.log.meta import LogConfig, meta_key
 from raftwood.dlog.settings import DlogSettings
 from tests.kits.dlog.logs import Kit, read_all, run_logs
@@ -40,7 +40,7 @@ def test_a_position_is_found_by_time() -> None:
 def test_reads_keep_to_their_bounds_and_refuse_what_is_behind_the_end() -> None:
     async def scenario(kit: Kit) -> None:
         dlogs = kit.dlogs(DlogSettings(cache_bytes=5_000, read_ahead_bytes=2_000))
-        await dlogs.create("a", LogConfig(entries_max=50, compression=EntryCompression.ZSTD))
+        await dlogs.create("a", LogConfig(entries_max=50, compression=Codec.ZSTD))
         writer = await dlogs.open_writer("a")
         positions: list[Position] = []
         for _ in range(20):

@@ -317,7 +317,7 @@ def test_a_snapshot_is_all_that_is_replicated() -> None:
         await client.drop_table("t")
         assert not (await client.changes(before, wait_ms=0)).is_whole
         head, version, rest = chunks[0][:4], chunks[0][4:5], chunks[0][5:]
-        with pytest.raises(UnsupportedVersion, match="version 2"):
+        with pytest.raises(UnsupportedVersion, match="format 2"):
             await recover(other, [head, b"\x02", rest])
         for damaged in (b"", b"RWZM", b"XXXX" + version + rest, head + version + rest[:-3]):
             with pytest.raises(StoreDamaged):

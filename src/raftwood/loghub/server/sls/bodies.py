@@ -16,6 +16,7 @@ from raftwood.base.compression import Codec, compress
 from raftwood.base.errors import InvalidConfiguration, RaftwoodError
 from raftwood.base.files import Buffer
 from raftwood.base.position import Position
+from raftwood.base.protobuf_bytes import varint
 from raftwood.base.seams import StoredBatch
 from raftwood.loghub.arrow_batches import (
     arrow_to_log_groups,
@@ -149,7 +150,7 @@ async def _inflated(body: bytes, turns: FairScheduler, raw_bytes: int) -> bytes:
 RAW_BYTES_MAX: Final = 10 << 20
 """Of one answer, but for a single batch that is larger."""
 _BATCH_BYTES_MAX: Final = 64 << 20
-_LOG_GROUP_TAG: Final = 0x0A
+_LOG_GROUP_TAG: Final = b"\x0a"
 
 Converter = Callable[[Buffer, StoredHead], list[Buffer]]
 
@@ -179,7 +180,7 @@ def arrow_streams(batches: Sequence[StoredBatch], following: Position) -> Pulled
 def log_group_list(groups: Sequence[Buffer]) -> bytes:
     found: list[Buffer] = []
     for group in groups:
-        found += (_prefix(len(group)), group)
+        found += (_LOG_GROUP_TAG, varint(len(group)), group)
     return b"".join(found)
 
 
@@ -244,16 +245,6 @@ def _unreadable(batch: StoredBatch, head: StoredHead, error: Exception) -> bytes
     log.Contents.add(Key=b"__unreadable_batch__", Value=text.encode())
     data: bytes = group.SerializeToString()
     return data
-
-
-def _prefix(length: int) -> bytes:
-    """The field's tag, then the length as a varint."""
-    found = bytearray((_LOG_GROUP_TAG,))
-    while length > 0x7F:
-        found.append(length & 0x7F | 0x80)
-        length >>= 7
-    found.append(length)
-    return bytes(found)
 
 
 def compressed(raw: bytes, accepted: str) -> tuple[Buffer, bytes]:

@@ -22,6 +22,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from raftwood.base.errors import InvalidInput, NotFound, RaftwoodError
 from raftwood.base.files import Buffer
+from raftwood.base.protobuf_bytes import field_bytes
 from raftwood.loghub import json_records
 from raftwood.loghub.decode_bounds import (
     DEFAULT_BOUNDS,
@@ -393,9 +394,7 @@ def encode_status(message: str, *, is_json: bool) -> bytes:
     """A `google.rpc.Status` that says why; its code is left to HTTP's, as OTLP allows."""
     if is_json:
         return _encode_json({"message": message}).encode()
-    text = message.encode()[:8_000].decode(errors="ignore").encode()
-    low, high = len(text) & 0x7F, len(text) >> 7
-    return b"".join((b"\x12", bytes((low | 0x80, high) if high else (low,)), text))
+    return field_bytes(2, message.encode()[:8_000].decode(errors="ignore").encode())
 
 
 _PATH: Final = "/v1/logs"

@@ -11,7 +11,6 @@ it is known which tags it shares, and what is appended to an encoded message bel
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -21,6 +20,8 @@ from raftwood.base.backoff import Backoff
 from raftwood.base.compression import Codec, compress
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError
+from raftwood.base.log_group_codec import RECORD_TAG, ContentTable, encode_shared, time_field
+from raftwood.base.protobuf_bytes import varint
 from raftwood.loghub.batches import HEAD_BYTES, Batch
 from raftwood.loghub.decode_bounds import RECORDS_MAX, SLICE_BYTES
 from raftwood.loghub.errors import BatchTooLarge
@@ -34,74 +35,19 @@ COMPRESS_BYTES_MIN: Final = 1 << 10
 SLICE_RECORDS: Final = 256
 PACKED_BYTES_MAX: Final = 64 << 20
 """Of one request: records have the tags in them that they do not share."""
-_NS_PER_S: Final = 1_000_000_000
-_STARTS_MAX: Final = 1 << 16
-
-_CONTENT: Final = b"\x12"  # Log.Contents
-_LOG: Final = b"\x0a"  # LogGroup.Logs
-_SOURCE: Final = b"\x22"  # LogGroup.Source
-_TAG: Final = b"\x32"  # LogGroup.LogTags
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-_SHORT: Final = tuple(_varint(number) for number in range(1 << 14))
-_starts: dict[tuple[bytes, int], bytes] = {}
-"""Contents up to their value, by their key and the value's length: both recur."""
-
-
-def _length(number: int) -> bytes:
-    return _SHORT[number] if number < len(_SHORT) else _varint(number)
-
-
-def _start(field: bytes, key: bytes, size: int) -> bytes:
-    """A pair's message up to its value."""
-    head = b"".join((b"\x0a", _length(len(key)), key, b"\x12", _length(size)))
-    return b"".join((field, _length(len(head) + size), head))
-
-
-def _new_start(key: bytes, size: int) -> bytes:
-    start = _start(_CONTENT, key, size)
-    if len(_starts) < _STARTS_MAX and len(key) <= 64 and size < 256:
-        _starts[key, size] = start
-    return start
+_content_heads: Final = ContentTable[bytes](bytes)
 
 
 def _encode_contents(contents: Contents) -> bytes:
     parts: list[bytes] = []
-    known = _starts.get
     for key, value in contents:
-        size = len(value)
-        parts += (known((key, size)) or _new_start(key, size), value)
+        parts += (_content_heads[key][len(value)], value)
     return b"".join(parts)
-
-
-def _encode_tags(tags: Contents) -> bytes:
-    return b"".join(_start(_TAG, key, len(value)) + value for key, value in tags)
-
-
-@functools.lru_cache(maxsize=256)
-def _encode_seconds(seconds: int) -> bytes:
-    return b"".join((b"\x08", _varint(seconds), b"\x25"))
 
 
 def encode_record(time_ns: int, contents: Contents) -> bytes:
     """A `Log`; its time is one that `times.sensible` gave."""
-    seconds, nanoseconds = divmod(time_ns, _NS_PER_S)
-    return b"".join(
-        (
-            _encode_seconds(seconds),
-            nanoseconds.to_bytes(4, "little"),
-            _encode_contents(contents),
-        )
-    )
+    return time_field(time_ns) + _encode_contents(contents)
 
 
 class RecordSection(msgspec.Struct, frozen=True):
@@ -167,9 +113,7 @@ def pack(
     if not sections:
         return
     shared = _shared(sections)
-    end = _encode_tags(shared.items())
-    if source:
-        end = b"".join((_SOURCE, _length(len(source)), source, end))
+    end = encode_shared(source=source, tags=shared.items())
     room = bytes_max - len(end)
     parts: list[bytes] = []
     size = count = number = total = 0
@@ -180,7 +124,7 @@ def pack(
         for record in section.records:
             number += 1
             body = record + own
-            length = _length(len(body))
+            length = varint(len(body))
             bytes_more = 1 + len(length) + len(body)
             if bytes_more > room:
                 raise BatchTooLarge(
@@ -190,7 +134,7 @@ def pack(
             if size + bytes_more > room:
                 yield PackedLogGroup(b"".join((*parts, end)), count)
                 parts, size, count = [], 0, 0
-            parts += (_LOG, length, body)
+            parts += (RECORD_TAG, length, body)
             size += bytes_more
             count += 1
             total += bytes_more
