@@ -72,6 +72,7 @@ ROUNDS: Final = 5
 IDLE_S: Final = 2.0
 _COPY_SHARE: Final = 0.9
 """Of the body's size: a block from here on holds the body."""
+_LOOP_QUEUES: Final = {"call_soon": "callbacks", "call_soon_threadsafe": "to_threads"}
 _WIDTH: Final = 110
 _PACKAGE_ROOT: Final = f"{os.sep}raftwood{os.sep}"
 
@@ -167,6 +168,11 @@ class Path:
             )
         self._handler.shipper.flush()
 
+    def send_all(self, batches: int) -> None:
+        """One after the other."""
+        for _ in range(batches):
+            self.send()
+
     def cpu_s(self) -> dict[str, float]:
         found = dict.fromkeys((*STAGES, OTHERS), 0.0)
         found[OTHERS] = time.process_time()
@@ -240,11 +246,8 @@ class CallCounter:
 
     def __init__(self) -> None:
         self.is_on = False
-        self.functions: Counter[tuple[int, str]] = Counter()
-        self.c_functions: Counter[tuple[int, str]] = Counter()
-        self.callbacks: Counter[int] = Counter()
-        self.deques: Counter[int] = Counter()
-        self.to_threads: Counter[int] = Counter()
+        self.counts: Counter[tuple[int, str, str]] = Counter()
+        """By thread, package and field of `StageCost`."""
         self._packages: dict[CodeType, str] = {}
 
     def __call__(self, frame: FrameType, event: str, called: Any) -> None:
@@ -254,18 +257,20 @@ class CallCounter:
         package = self._packages.get(code)
         if package is None:
             package = self._packages[code] = _package(code.co_filename)
+        field = ""
         if event == "call":
-            self.functions[thread, package] += 1
-            if package == "asyncio" and code.co_name in ("call_soon", "call_soon_threadsafe"):
-                waiting = self.callbacks if code.co_name == "call_soon" else self.to_threads
-                waiting[thread] += 1
+            self.counts[thread, package, "functions"] += 1
+            if package == "asyncio":
+                field = _LOOP_QUEUES.get(code.co_name, "")
         elif event == "c_call":
-            self.c_functions[thread, package] += 1
+            self.counts[thread, package, "c_functions"] += 1
             owner = getattr(called, "__self__", None)
-            if isinstance(owner, deque) and called.__name__ in ("append", "appendleft", "extend"):
-                self.deques[thread] += package != "asyncio"
+            if isinstance(owner, deque) and package != "asyncio":
+                field = "deques" if called.__name__ in ("append", "appendleft", "extend") else ""
             elif isinstance(owner, SimpleQueue) and called.__name__ == "put":
-                self.to_threads[thread] += 1
+                field = "to_threads"
+        if field:
+            self.counts[thread, package, field] += 1
 
 
 def _package(file: str) -> str:
@@ -325,8 +330,7 @@ def _warm(make: Callable[[str], Path], folder: pathlib.Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder) as data:
         path = make(data)
         try:
-            for _ in range(WARM_BATCHES):
-                path.send()
+            path.send_all(WARM_BATCHES)
             gc.collect()
             yield path
         finally:
@@ -337,8 +341,7 @@ def _cpu(path: Path, batches: int, stages: dict[str, StageCost]) -> None:
     rounds: dict[str, list[float]] = {stage: [] for stage in (*STAGES, OTHERS)}
     for _ in range(ROUNDS):
         before = path.cpu_s()
-        for _ in range(batches):
-            path.send()
+        path.send_all(batches)
         after = path.cpu_s()
         for stage, taken in rounds.items():
             taken.append((after[stage] - before[stage]) / batches * 1e6)
@@ -347,48 +350,28 @@ def _cpu(path: Path, batches: int, stages: dict[str, StageCost]) -> None:
 
 
 def _calls(path: Path, counter: CallCounter, results: Results) -> None:
-    counters = (
-        counter.functions,
-        counter.c_functions,
-        counter.callbacks,
-        counter.deques,
-        counter.to_threads,
-    )
+    idle, idle_s = _counted(counter, lambda: time.sleep(IDLE_S))
+    busy, busy_s = _counted(counter, lambda: path.send_all(COUNTED_BATCHES))
+    for (thread, package, field), count in busy.items():
+        rest = idle[thread, package, field] * busy_s / idle_s
+        per_batch = max(0.0, (count - rest) / COUNTED_BATCHES)
+        stage = path.threads.get(thread, OTHERS)
+        _add(results.stages[stage], field, per_batch)
+        if field in Calls.__struct_fields__:
+            packages = results.packages.setdefault(stage, {})
+            _add(packages.setdefault(package, Calls()), field, per_batch)
+
+
+def _counted(
+    counter: CallCounter, work: Callable[[], object]
+) -> tuple[Counter[tuple[int, str, str]], float]:
+    """What was counted meanwhile, and how many seconds that took."""
+    counter.counts = Counter()
     began = time.monotonic()
     counter.is_on = True
-    time.sleep(IDLE_S)
+    work()
     counter.is_on = False
-    idle_s = time.monotonic() - began
-    idle: list[Counter[Any]] = [each.copy() for each in counters]
-    for each in counters:
-        each.clear()
-    counter.is_on = True
-    began = time.monotonic()
-    for _ in range(COUNTED_BATCHES):
-        path.send()
-    busy_s = time.monotonic() - began
-    counter.is_on = False
-    per_batch: list[dict[Any, float]] = [
-        {
-            key: max(0.0, (count - rest[key] * busy_s / idle_s) / COUNTED_BATCHES)
-            for key, count in each.items()
-        }
-        for each, rest in zip(counters, idle, strict=True)
-    ]
-    functions, c_functions, callbacks, deques, to_threads = per_batch
-    for found, field in ((functions, "functions"), (c_functions, "c_functions")):
-        for (thread, package), count in found.items():
-            stage = path.threads.get(thread, OTHERS)
-            calls = results.packages.setdefault(stage, {}).setdefault(package, Calls())
-            _add(calls, field, count)
-            _add(results.stages[stage], field, count)
-    for found, field in (
-        (callbacks, "callbacks"),
-        (deques, "deques"),
-        (to_threads, "to_threads"),
-    ):
-        for thread, count in found.items():
-            _add(results.stages[path.threads.get(thread, OTHERS)], field, count)
+    return counter.counts, time.monotonic() - began
 
 
 def _add(cost: StageCost | Calls, field: str, count: float) -> None:
@@ -397,8 +380,7 @@ def _add(cost: StageCost | Calls, field: str, count: float) -> None:
 
 def _copies(path: Path, counter: CopyCounter, results: Results) -> None:
     counter.start(results.body_bytes)
-    for _ in range(TRACED_BATCHES):
-        path.send()
+    path.send_all(TRACED_BATCHES)
     counter.is_on = False
     for (thread, where), count in counter.copies.items():
         stage = path.threads.get(thread, OTHERS)
@@ -423,7 +405,7 @@ def measure(
     sys.setprofile(counter)
     with _warm(make, folder) as path:
         _calls(path, counter, results)
-    threading.setprofile(None)  # type: ignore[arg-type]
+    threading.setprofile(None)
     sys.setprofile(None)
     copies = CopyCounter()
     tracemalloc.start()
@@ -431,7 +413,7 @@ def measure(
     sys.settrace(copies)
     with _warm(make, folder) as path:
         _copies(path, copies, results)
-    threading.settrace(None)  # type: ignore[arg-type]
+    threading.settrace(None)
     sys.settrace(None)
     tracemalloc.stop()
     return results

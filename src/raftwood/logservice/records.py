@@ -99,8 +99,14 @@ def encode_user_entry(
     sequence: int = 0,
     is_ordered: bool = True,
 ) -> bytes:
-    head = HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, 2, holder)
-    return b"".join((head, payload))
+    head = user_head(holder=holder, producer=producer, sequence=sequence, is_ordered=is_ordered)
+    return head + payload
+
+
+def user_head(*, holder: int, producer: bytes, sequence: int, is_ordered: bool) -> bytes:
+    """What stands before the payload of a user's entry."""
+    flags = ORDERED if is_ordered else 0
+    return HEAD.pack(VERSION, flags, producer, sequence, UpdateKind.USER, holder)
 
 
 def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:

@@ -51,13 +51,13 @@ def test_a_sequence_too_far_behind_is_refused_and_a_reader_may_not_append() -> N
         await cluster.wait_for_leader(1)
         async with await cluster.client() as client:
             log = ShardLog(client)
-            await log.append(b"", producer="a", sequence=1)
-            await log.append(b"", producer="a", sequence=1 + WINDOW)
+            await log.append([b""], producer=b"a", sequence=1)
+            await log.append([b""], producer=b"a", sequence=1 + WINDOW)
             with pytest.raises(SequenceForgotten):
-                await log.append(b"", producer="a", sequence=1)
+                await log.append([b""], producer=b"a", sequence=1)
         async with await cluster.client(is_read_only=True) as reader:
             with pytest.raises(ReadOnlyClient):
-                await ShardLog(reader).append(b"", producer="a", sequence=2)
+                await ShardLog(reader).append([b""], producer=b"a", sequence=2)
 
     run_log_cluster(scenario)
 
@@ -68,11 +68,11 @@ def test_under_a_lease_only_its_holder_appends() -> None:
         await cluster.wait_for_leader(1)
         async with await cluster.client() as old, await cluster.client() as new:
             await old.update_leaseholder_id(5)
-            first = await ShardLog(old).append(b"one", producer="a", sequence=1)
+            first = await ShardLog(old).append([b"one"], producer=b"a", sequence=1)
             await new.update_leaseholder_id(6)
             with pytest.raises(NotLeaseholder):
-                await ShardLog(old).append(b"two", producer="a", sequence=2)
+                await ShardLog(old).append([b"two"], producer=b"a", sequence=2)
             # What was written stays written, whoever asks.
-            assert await ShardLog(old).append(b"one", producer="a", sequence=1) == first
+            assert await ShardLog(old).append([b"one"], producer=b"a", sequence=1) == first
 
     run_log_cluster(scenario)

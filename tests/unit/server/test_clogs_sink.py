@@ -57,7 +57,7 @@ class SinkKit(msgspec.Struct):
 
     async def split(self) -> None:
         """The shard that has the file."""
-        shard = await self.gateway.placed_puts.shard("p", "s", hash_key(NAME.encode()))
+        _, shard = await self.gateway.placed_puts.shard("p", "s", hash_key(NAME.encode()))
         await self.gateway.streams.split("p", "s", shard.id)
 
 
