@@ -8,6 +8,7 @@ from typing import Protocol
 import pytest
 
 from raftwood.base.errors import InvalidInput, LogSealed, OutOfRange
+from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Log
 
@@ -62,6 +63,23 @@ class LogSuite:
             bounds = await log.bounds()
             assert bounds.first <= positions[0]
             assert positions[-1] < bounds.next
+
+        self.run(scenario)
+
+    def test_a_batch_in_pieces_is_read_as_one(self) -> None:
+        async def scenario(kit: LogKit) -> None:
+            log, other = await kit.open(), await kit.open()
+            large = random.Random(3).randbytes(12_000)
+            pieces: list[Buffer] = [b"one", memoryview(b"-two-")[1:], b"", large, bytearray(b"end")]
+            first = await log.append(pieces, producer=b"a", sequence=1)
+            assert await log.append([b"".join(pieces)], producer=b"a", sequence=1) == first
+            second = await other.append(pieces[::-1], producer=b"a", sequence=2)
+            third = await other.append([], producer=b"a", sequence=3)
+            assert await read_all(log) == [
+                (first, b"onetwo-" + large + b"end"),
+                (second, b"end" + large + b"two-one"),
+                (third, b""),
+            ]
 
         self.run(scenario)
 

@@ -121,6 +121,23 @@ def test_an_append_waits_where_the_lease_is_over_and_nobody_has_been_told_yet() 
     run_shared(scenario)
 
 
+def test_a_producers_name_is_the_same_text_for_a_log_and_for_its_writer() -> None:
+    """As release 0.1.0 named it: what that stored is known again."""
+
+    async def scenario(world: SharedWorld) -> None:
+        logs, other = await world.start("g1"), await world.start("g2")
+        await logs.create("log")
+        log, name = await logs.open("log"), "000102030405060708090a0b0c0d0e0f"
+        await log.append([b"first"], producer=b"a", sequence=1)
+        writer = logs.seats.seat("log").writer
+        assert writer is not None
+        position = await writer.append(b"one", producer=name, sequence=7)
+        for each in (log, await other.open("log")):
+            assert await each.append([b"o", b"ne"], producer=name.encode(), sequence=7) == position
+
+    run_shared(scenario)
+
+
 @pytest.mark.parametrize("name", ["g1", "g2"])
 def test_the_log_of_one_that_was_started_anew_at_its_address_is_taken_at_once(name: str) -> None:
     async def scenario(world: SharedWorld) -> None:
