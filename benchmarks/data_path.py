@@ -1,9 +1,9 @@
 """What one batch costs on its way from `ClogsHandler` to the sync of a log.
 
-    python -m benchmarks.data_path [--log dlog] [--batches 300] [--format json]
+    python -m benchmarks.data_path [--log dlog] [--batches 100] [--format json]
 
 All stages run in this process, with real sockets between them and a real data folder: the
-application, its shipper, a gateway (receiver, sink, streams, client of the log) and a log store;
+application (which makes the log records), its shipper, a gateway (receiver, sink, streams, client of the log) and a log store;
 with `--log dlog` three bookies run beside the gateway. Each stage is a thread with an event loop of
 asyncio, and a disk thread. One batch is sent at a time, and the next one once it is acknowledged.
 
@@ -45,6 +45,7 @@ import rich.console
 import rich.table
 from tests.kits.ports import consecutive_ports
 
+import raftwood
 from benchmarks.harness.report import table
 from benchmarks.peers.programs import CACHE
 from raftwood.base.environment import Environment
@@ -74,7 +75,7 @@ _COPY_SHARE: Final = 0.9
 """Of the body's size: a block from here on holds the body."""
 _LOOP_QUEUES: Final = {"call_soon": "callbacks", "call_soon_threadsafe": "to_threads"}
 _WIDTH: Final = 110
-_PACKAGE_ROOT: Final = f"{os.sep}raftwood{os.sep}"
+_PACKAGE_ROOT: Final = os.path.dirname(raftwood.__file__) + os.sep
 
 
 class Calls(msgspec.Struct):
@@ -274,8 +275,8 @@ class CallCounter:
 
 
 def _package(file: str) -> str:
-    if _PACKAGE_ROOT in file:
-        return f"raftwood.{file.rpartition(_PACKAGE_ROOT)[2].split(os.sep)[0].removesuffix('.py')}"
+    if file.startswith(_PACKAGE_ROOT):
+        return f"raftwood.{_short(file).split(os.sep)[0].removesuffix('.py')}"
     if f"{os.sep}asyncio{os.sep}" in file:
         return "asyncio"
     return "other libraries"
@@ -316,8 +317,8 @@ class CopyCounter:
 
 
 def _short(file: str) -> str:
-    if _PACKAGE_ROOT in file:
-        return file.rpartition(_PACKAGE_ROOT)[2]
+    if file.startswith(_PACKAGE_ROOT):
+        return file.removeprefix(_PACKAGE_ROOT)
     return os.sep.join(file.split(os.sep)[-2:])
 
 
@@ -346,7 +347,7 @@ def _cpu(path: Path, batches: int, stages: dict[str, StageCost]) -> None:
         for stage, taken in rounds.items():
             taken.append((after[stage] - before[stage]) / batches * 1e6)
     for stage, taken in rounds.items():
-        stages[stage].cpu_us = statistics.median(taken)
+        stages[stage].cpu_us = max(0.0, statistics.median(taken))
 
 
 def _calls(path: Path, counter: CallCounter, results: Results) -> None:

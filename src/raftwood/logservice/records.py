@@ -60,6 +60,7 @@ class UpdateKind(IntEnum):
     RESTORED = 7
 
 
+_USER: Final = int(UpdateKind.USER)
 RECORD_HEAD_BYTES: Final = 12
 """Of what a reader gets: the kind of update and the holder stand before the payload."""
 
@@ -105,8 +106,7 @@ def encode_user_entry(
 
 def user_head(*, holder: int, producer: bytes, sequence: int, is_ordered: bool) -> bytes:
     """What stands before the payload of a user's entry."""
-    flags = ORDERED if is_ordered else 0
-    return HEAD.pack(VERSION, flags, producer, sequence, UpdateKind.USER, holder)
+    return HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, _USER, holder)
 
 
 def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:
