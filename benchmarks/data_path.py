@@ -3,9 +3,10 @@
     python -m benchmarks.data_path [--log dlog] [--batches 100] [--format json]
 
 All stages run in this process, with real sockets between them and a real data folder: the
-application (which makes the log records), its shipper, a gateway (receiver, sink, streams, client of the log) and a log store;
-with `--log dlog` three bookies run beside the gateway. Each stage is a thread with an event loop of
-asyncio, and a disk thread. One batch is sent at a time, and the next one once it is acknowledged.
+application, which makes the log records, its shipper, a gateway (receiver, sink, streams, client of
+the log) and a log store; with `--log dlog` three bookies run beside the gateway. Each stage is a
+thread with an event loop of asyncio, and a disk thread. One batch is sent at a time, and the next
+one once it is acknowledged.
 
 Three passes, each on stages of its own, because counting costs time:
 
