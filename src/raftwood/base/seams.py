@@ -1,6 +1,6 @@
 """The seams: small interfaces that one package needs and another provides.
 
-A package takes what it needs of another as one of these, handed in by `app`; the systems never
+A package takes what it needs of another as one of these, handed in by `server`; the systems never
 import one another. Each seam has at least two implementations that one test suite runs alike.
 `Files` and `Environment` stand in modules of their own; `StateMachine` stands in `raft`,
 `LeaseStore` in `loghub.consumer`, `LedgerStore` in `dlog.ledgers`.
@@ -36,8 +36,12 @@ class StoredBatch(msgspec.Struct, frozen=True):
 class Log(Protocol):
     """A log of opaque batches."""
 
-    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+    async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
         """Durable when it returns; the same (producer, sequence) again stores nothing twice.
+
+        The batch is given in pieces of bytes, so that nobody has to join them. They must not
+        change before this returns, nor ever where the caller does not wait for the end. The
+        producer's name is UTF-8; what it becomes on the disk is the same for ever.
 
         `LogSealed` where the log had ended before: nothing was stored, nor ever will be under this
         sequence. What was stored before the end is answered as ever.

@@ -8,7 +8,7 @@ from raftwood.clogs.frames import ClogsMessage
 
 
 class Sink(Protocol):
-    """Where a receiver stores batches. Implemented over logstores (`app`) and plain files."""
+    """Where a receiver stores batches. Implemented over logstores (`server`) and plain files."""
 
     async def locate(self, key: str, name: str) -> str:
         """The place where a file's batches go now. `key` is the access key that asks."""

@@ -9,6 +9,7 @@ from typing import Final
 from raftwood.base.errors import RaftwoodError
 from raftwood.base.position import Position, position_from_bytes, position_to_bytes
 from raftwood.dlog.errors import NotOwner
+from raftwood.dlog.log.entries import payload_parts
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.owned_logs import OwnedLog, OwnedLogs
 from raftwood.dlog.ownership import OwnershipPhase
@@ -31,7 +32,9 @@ def append_here(seat: OwnedLog, batch: AppendRequest) -> "asyncio.Future[Positio
     """Shares an entry with whatever else comes in this loop turn."""
     writer = _writer(seat)
     try:
-        future = writer.submit(batch.data, producer=batch.producer, sequence=batch.sequence)
+        future = writer.submit_parts(
+            payload_parts(batch.pieces), producer=batch.producer, sequence=batch.sequence
+        )
     except RaftwoodError:
         note_failure(seat, writer)
         raise

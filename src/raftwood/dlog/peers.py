@@ -54,9 +54,14 @@ _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 class AppendRequest(msgspec.Struct, frozen=True):
     """One batch on its way."""
 
-    producer: str
+    producer: bytes
+    """A name in UTF-8: text on the wire."""
     sequence: int
-    data: Buffer
+    pieces: Sequence[Buffer]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
 
 
 class _AppendHead(msgspec.Struct, frozen=True, array_like=True):
@@ -116,12 +121,15 @@ def encode_append(log: str, batches: Sequence[AppendRequest]) -> list[Buffer]:
     head = _encode(
         _AppendHead(
             log,
-            tuple([each.producer for each in batches]),
+            tuple([each.producer.decode() for each in batches]),
             tuple([each.sequence for each in batches]),
-            tuple([len(each.data) for each in batches]),
+            tuple([each.size for each in batches]),
         )
     )
-    return [_LENGTH.pack(len(head)) + head, *(each.data for each in batches)]
+    return [
+        _LENGTH.pack(len(head)) + head,
+        *(piece for each in batches for piece in each.pieces),
+    ]
 
 
 def decode_append(payload: Payload) -> tuple[str, list[AppendRequest]]:
@@ -138,7 +146,7 @@ def decode_append(payload: Payload) -> tuple[str, list[AppendRequest]]:
         raise InvalidInput("a forwarded append has not the batches that it says it has")
     found = []
     for producer, sequence, size in zip(head.producers, head.sequences, head.sizes, strict=True):
-        found.append(AppendRequest(producer, sequence, view[offset : offset + size]))
+        found.append(AppendRequest(producer.encode(), sequence, (view[offset : offset + size],)))
         offset += size
     return head.log, found
 
@@ -309,10 +317,10 @@ class DlogPeers:
         for (owner, log), batches in waiting.items():
             size, group = 0, _Waiting()
             for each in batches:
-                size += len(each[0].data)
+                size += each[0].size
                 if group and (size > REQUEST_BYTES_MAX or len(group) >= BATCHES_MAX):
                     self._send(owner, log, group, timeout_ms)
-                    size, group = len(each[0].data), _Waiting()
+                    size, group = each[0].size, _Waiting()
                 group.append(each)
             self._send(owner, log, group, timeout_ms)
 

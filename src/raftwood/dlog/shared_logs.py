@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 from weakref import WeakSet
 
@@ -70,16 +70,13 @@ class SharedLog:
 
     # Appending
 
-    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+    async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
         """Durable when it returns; where its time is over, it may be tried again as it was."""
         if not producer or sequence < 0:
             raise InvalidInput(
                 f"sequence {sequence} of producer {producer!r}: give a name, and 0 or more"
             )
-        # Who appends may use the buffer again, even where it does not wait for the end.
-        appended = AppendRequest(
-            producer, sequence, batch if type(batch) is bytes else bytes(batch)
-        )
+        appended = AppendRequest(producer, sequence, batch)
 
         async def here(seat: OwnedLog, writer: LogWriter) -> Position:
             try:

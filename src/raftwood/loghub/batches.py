@@ -63,7 +63,8 @@ class StoredHead(msgspec.Struct, frozen=True, gc=False):
     """When a gateway took it, since 1970."""
 
 
-def encode_batch(batch: Batch, *, received_ms: int) -> bytes:
+def encode_batch(batch: Batch, *, received_ms: int) -> tuple[bytes, Buffer]:
+    """In pieces, for a body need not be copied."""
     head = _HEAD.pack(
         _MAGIC,
         VERSION,
@@ -73,7 +74,7 @@ def encode_batch(batch: Batch, *, received_ms: int) -> bytes:
         batch.records,
         received_ms,
     )
-    return b"".join((head, batch.body))
+    return head, batch.body
 
 
 def decode_head(data: Buffer) -> StoredHead:

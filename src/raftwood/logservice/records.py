@@ -60,6 +60,7 @@ class UpdateKind(IntEnum):
     RESTORED = 7
 
 
+_USER: Final = int(UpdateKind.USER)
 RECORD_HEAD_BYTES: Final = 12
 """Of what a reader gets: the kind of update and the holder stand before the payload."""
 
@@ -99,8 +100,13 @@ def encode_user_entry(
     sequence: int = 0,
     is_ordered: bool = True,
 ) -> bytes:
-    head = HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, 2, holder)
-    return b"".join((head, payload))
+    head = user_head(holder=holder, producer=producer, sequence=sequence, is_ordered=is_ordered)
+    return head + payload
+
+
+def user_head(*, holder: int, producer: bytes, sequence: int, is_ordered: bool) -> bytes:
+    """What stands before the payload of a user's entry."""
+    return HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, _USER, holder)
 
 
 def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:

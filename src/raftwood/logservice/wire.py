@@ -11,7 +11,7 @@ answered with `NotLeader`, which names the leader, or forwarded where the client
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -149,17 +149,21 @@ encode_read_request = msgspec.msgpack.Encoder().encode
 def encode_append(
     shard: int, entries: Sequence[bytes], *, forward: bool = False, again: bool = False
 ) -> bytes:
-    return b"".join(append_pieces(shard, entries, forward=forward, again=again))
+    flags = (FORWARD if forward else 0) | (AGAIN if again else 0)
+    return b"".join((_append_head(shard, flags, list(map(len, entries))), *entries))
 
 
 def append_pieces(
-    shard: int, entries: Sequence[bytes], *, forward: bool = False, again: bool = False
-) -> list[bytes]:
-    """As `encode_append`, for what is large need not be copied."""
-    count = len(entries)
-    flags = (FORWARD if forward else 0) | (AGAIN if again else 0)
-    head = _APPEND.pack(shard, flags, count)
-    return [head + struct.pack(f">{count}I", *map(len, entries)), *entries]
+    shard: int, entries: Sequence[Sequence[Buffer]], *, again: bool = False
+) -> list[Buffer]:
+    """As `encode_append`, of entries in pieces: what is large need not be copied."""
+    sizes = [sum(map(len, pieces)) for pieces in entries]
+    head = _append_head(shard, AGAIN if again else 0, sizes)
+    return [head, *chain.from_iterable(entries)]
+
+
+def _append_head(shard: int, flags: int, sizes: list[int]) -> bytes:
+    return _APPEND.pack(shard, flags, len(sizes)) + struct.pack(f">{len(sizes)}I", *sizes)
 
 
 def decode_append(payload: Payload) -> tuple[int, int, list[bytes]]:

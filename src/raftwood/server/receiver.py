@@ -3,10 +3,11 @@
 `StreamSink` chooses the logstore by the file's name. A place names a logstore, a shard and the
 shard's log: text that shippers hand back, so it is checked like all that comes from outside. A
 file's name is the key, so that its batches are in one shard, in order. That each is stored once is
-the log's doing: see `loghub/server/placed_puts`.
+the log's doing: see `loghub/server/idempotent_puts`.
 """
 
 import re
+from binascii import hexlify
 from collections.abc import Awaitable, Callable
 from fnmatch import translate
 from typing import Final
@@ -34,7 +35,7 @@ from raftwood.clogs.wire import CONFIGURATION, KEY_ROLE, ConfigurationAnswer, Co
 from raftwood.loghub.batches import Batch, Format, decompress
 from raftwood.loghub.errors import ShardReadonly
 from raftwood.loghub.log_groups import decode_log_group
-from raftwood.loghub.model import AccessRole, check_stream_names
+from raftwood.loghub.model import AccessRole, Logstore, check_stream_names
 from raftwood.loghub.server.access import EVERYWHERE, check_role
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.shards import hash_key, is_log_name
@@ -43,6 +44,8 @@ from raftwood.server.settings import Settings
 
 _PARTS: Final = 4
 _SHARD: Final = re.compile(r"[0-9]{1,9}")
+PLACES_MAX: Final = 16_384
+"""Of files, that are kept in memory."""
 
 
 class StreamPlace(msgspec.Struct, frozen=True):
@@ -64,6 +67,14 @@ def parsed_place(text: str) -> StreamPlace:
         raise InvalidInput(f"{text[:80]!r} is no place of this receiver: ask where the file goes")
     check_stream_names(parts[0], parts[1])
     return StreamPlace(parts[0], parts[1], int(parts[2]), parts[3])
+
+
+class FilePlace(msgspec.Struct, frozen=True, gc=False):
+    """Where a file's batches go for as long as its logstore stays what it is."""
+
+    logstore: Logstore
+    place: StreamPlace
+    text: str
 
 
 class Routes:
@@ -91,23 +102,31 @@ class StreamSink:
     def __init__(self, gateway: Gateway, routes: Routes) -> None:
         self._gateway = gateway
         self._routes = routes
+        self._places: dict[str, FilePlace] = {}
+        """By the file's name, those that were looked up last."""
 
     async def locate(self, key: str, name: str) -> str:
         route = self._routes.of(name)
         check_writer(self._gateway, key, route.project)
-        return str(await self._place(name, route))
+        return await self._place(name)
 
     async def store(self, key: str, message: ClogsMessage) -> str:
         if message.place == FILES_PLACE:
             # Receivers wrote plain files before: no log has it, and shippers that still run ask.
             raise _moved(message)
         if message.place:
-            return await self._store_there(key, message, parsed_place(message.place))
+            return await self._store_there(key, message, self._parsed(message))
         if not message.is_resumed:
             raise InvalidInput(
                 f"a batch of file {message.name[:80]!r} names no place: ask where the file goes"
             )
         return await self._store_resumed(key, message, self._routes.of(message.name))
+
+    def _parsed(self, message: ClogsMessage) -> StreamPlace:
+        known = self._places.get(message.name)
+        if known is not None and known.text == message.place:
+            return known.place
+        return parsed_place(message.place)
 
     async def _store_there(self, key: str, message: ClogsMessage, place: StreamPlace) -> str:
         # There and nowhere else, whatever the routes say by now: it may be there already.
@@ -121,7 +140,7 @@ class StreamSink:
                 batch,
                 shard=place.shard,
                 log=place.log,
-                producer=message.producer.hex(),
+                producer=stored_producer(message.producer),
                 sequence=message.sequence,
             )
         except ShardReadonly as error:
@@ -143,7 +162,7 @@ class StreamSink:
             route.logstore,
             batch,
             key=_key(message.name),
-            producer=message.producer.hex(),
+            producer=stored_producer(message.producer),
             sequence=message.sequence,
         )
         return await self._next_place(message.name)
@@ -153,13 +172,34 @@ class StreamSink:
         asks.
         """
         try:
-            return str(await self._place(name, self._routes.of(name)))
+            return await self._place(name)
         except RaftwoodError:
             return ""
 
-    async def _place(self, name: str, route: FileRoute) -> StreamPlace:
-        shard = await self._gateway.placed_puts.shard(route.project, route.logstore, _key(name))
-        return StreamPlace(route.project, route.logstore, shard.id, shard.log)
+    async def _place(self, name: str) -> str:
+        known = self._places.get(name)
+        if known is not None:
+            # A split, a merge or a deletion makes another value of the logstore.
+            place = known.place
+            now = await self._gateway.streams.logstore(place.project, place.logstore)
+            if now is known.logstore:
+                return known.text
+        route = self._routes.of(name)
+        logstore, shard = await self._gateway.placed_puts.shard(
+            route.project, route.logstore, _key(name)
+        )
+        place = StreamPlace(route.project, route.logstore, shard.id, shard.log)
+        found = self._places[name] = FilePlace(logstore, place, str(place))
+        if len(self._places) > PLACES_MAX:
+            del self._places[next(iter(self._places))]
+        return found.text
+
+
+def stored_producer(producer: bytes) -> bytes:
+    """A shipper's producer as logs know it: release 0.1.0 named it by hexadecimal text, and a batch
+    that it stored is known again by the same name alone.
+    """
+    return hexlify(producer)
 
 
 def check_writer(gateway: Gateway, key: str, project: str) -> None:

@@ -44,7 +44,7 @@ class LogsSuite:
             for name in ("lh.a.2", "lh.a.1", "lh.b.1"):
                 await logs.create(name)
             log = await logs.open("lh.a.1")
-            position = await log.append(b"one", producer="p", sequence=1)
+            position = await log.append([b"one"], producer=b"p", sequence=1)
             await others.create("lh.a.1")
             assert await read_all(await others.open("lh.a.1")) == [(position, b"one")]
             assert await read_all(await others.open("lh.a.2")) == []
@@ -58,7 +58,9 @@ class LogsSuite:
             logs, others = await kit.open(), await kit.open()
             await asyncio.gather(*(each.create("lh.a.1") for each in (logs, others, logs)))
             opened = await asyncio.gather(*(each.open("lh.a.1") for each in (logs, others, logs)))
-            positions = [await log.append(b"same", producer="p", sequence=7) for log in opened * 2]
+            positions = [
+                await log.append([b"same"], producer=b"p", sequence=7) for log in opened * 2
+            ]
             assert len(set(positions)) == 1
 
         self.run(scenario)
@@ -68,12 +70,12 @@ class LogsSuite:
             logs, others = await kit.open(), await kit.open()
             await logs.create("lh.a.1")
             log, same = await logs.open("lh.a.1"), await others.open("lh.a.1")
-            await log.append(b"old", producer="p", sequence=1)
+            await log.append([b"old"], producer=b"p", sequence=1)
             await logs.remove("lh.a.1")
             await logs.remove("lh.a.1")
             await others.remove("never there")
             with pytest.raises(NotFound):
-                await log.append(b"late", producer="p", sequence=2)
+                await log.append([b"late"], producer=b"p", sequence=2)
             await until_gone(same)
             for each in (logs, others):
                 with pytest.raises(NotFound):

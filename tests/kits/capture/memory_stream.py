@@ -92,7 +92,7 @@ class MemoryStream(HubStream):
         position = Position(len(self.stored[shard]))
         known[sequence] = position
         batch = Batch(body=body, codec=Codec.NONE, raw_bytes=len(body), records=count)
-        data = encode_batch(batch, received_ms=0)
+        data = b"".join(encode_batch(batch, received_ms=0))
         self.stored[shard].append(PulledBatch(shard, position, Position(position + 1), data))
         return position
 

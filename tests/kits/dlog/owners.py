@@ -53,7 +53,7 @@ class Writers:
 
 async def _appended(logs: SharedLogs, name: str, number: int) -> Position:
     log = await logs.open("log")
-    return await log.append(f"{name}/{number}".encode(), producer=name, sequence=number)
+    return await log.append([f"{name}/{number}".encode()], producer=name.encode(), sequence=number)
 
 
 async def _faults(world: SharedWorld, seed: int, count: int) -> int:

@@ -22,7 +22,7 @@ def append_target(data: bytes) -> None:
 
 
 def append_seeds() -> list[bytes]:
-    batches = [AppendRequest("producer", 7, b"batch"), AppendRequest("p", 1 << 40, b"")]
+    batches = [AppendRequest(b"producer", 7, (b"ba", b"tch")), AppendRequest(b"p", 1 << 40, ())]
     return [b"".join(encode_append("log", batches)), b"".join(encode_append("empty", []))]
 
 

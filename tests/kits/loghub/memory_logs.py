@@ -1,6 +1,7 @@
 """`Logs` in memory, for tests of what stands above them."""
 
 import asyncio
+from collections.abc import Sequence
 
 from raftwood.base.errors import InvalidInput, LogSealed, NotFound, OutOfRange
 from raftwood.base.files import Buffer
@@ -16,13 +17,13 @@ class MemoryLog:
         self._step = step
         self._next = first
         self._batches: dict[int, bytes] = {}
-        self._known: dict[tuple[str, int], int | None] = {}
+        self._known: dict[tuple[bytes, int], int | None] = {}
         self._is_sealed = False
         self._bytes = 0
         self.is_removed = False
         self._changed = asyncio.Condition()
 
-    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+    async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
         self._check_there()
         if not producer or sequence < 0:
             raise InvalidInput(f"sequence {sequence} of {producer!r}: give a name, and 0 or more")
@@ -33,9 +34,9 @@ class MemoryLog:
         position = self._known[key]
         assert position is not None
         if position == self._next:
-            self._batches[position] = bytes(batch)
+            stored = self._batches[position] = b"".join(batch)
             self._next += self._step
-            self._bytes += len(batch)
+            self._bytes += len(stored)
             await self._notify()
         return Position(position)
 

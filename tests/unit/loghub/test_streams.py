@@ -1,6 +1,7 @@
 """Streams over a metastore and logs: put, pull, cursors, split, merge, delete; several gateways."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -255,10 +256,10 @@ def test_a_batch_that_waits_for_long_is_stored_however_many_overtake_it(tmp_path
             (shard,) = await gateway.streams.shards("p", "s")
             log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
             append, may_go_on = log.append, asyncio.Event()
-            tops: dict[str, int] = {}
+            tops: dict[bytes, int] = {}
 
-            async def late(batch: bytes, *, producer: str, sequence: int) -> int:
-                if b"first" in batch:
+            async def late(batch: Sequence[bytes], *, producer: bytes, sequence: int) -> int:
+                if b"first" in b"".join(batch):
                     await may_go_on.wait()
                 tops[producer] = max(sequence, tops.get(producer, 0))
                 assert sequence > tops[producer] - 1024
@@ -285,7 +286,7 @@ def test_a_pull_is_bounded_whatever_is_asked_for(tmp_path: Path) -> None:
             (shard,) = await gateway.streams.shards("p", "s")
             log = kit.logs.logs[shard.log]  # type: ignore[attr-defined]
             for number in range(PULL_BATCHES_MAX + 5):
-                await log.append(b"x" * HEAD_BYTES, producer="a", sequence=number)
+                await log.append([b"x" * HEAD_BYTES], producer=b"a", sequence=number)
             begin = await gateway.streams.cursor("p", "s", 0, "begin")
             pulled = await gateway.streams.pull("p", "s", 0, begin, batches_max=1 << 60)
             assert len(pulled.batches) == PULL_BATCHES_MAX

@@ -8,7 +8,8 @@ from raftwood.logservice.client.log_client import AsyncLogClient
 from raftwood.logservice.client.shard_logs import ShardLog
 from raftwood.logservice.errors import NotLeaseholder, ReadOnlyClient
 from raftwood.logservice.log_rules import WINDOW
-from tests.kits.base.log_suite import LogSuite, Scenario
+from raftwood.logservice.wire import APPEND, decode_lsns, encode_append
+from tests.kits.base.log_suite import LogSuite, Scenario, read_all
 from tests.kits.logservice.log_cluster import LogCluster, run_log_cluster
 
 
@@ -51,13 +52,34 @@ def test_a_sequence_too_far_behind_is_refused_and_a_reader_may_not_append() -> N
         await cluster.wait_for_leader(1)
         async with await cluster.client() as client:
             log = ShardLog(client)
-            await log.append(b"", producer="a", sequence=1)
-            await log.append(b"", producer="a", sequence=1 + WINDOW)
+            await log.append([b""], producer=b"a", sequence=1)
+            await log.append([b""], producer=b"a", sequence=1 + WINDOW)
             with pytest.raises(SequenceForgotten):
-                await log.append(b"", producer="a", sequence=1)
+                await log.append([b""], producer=b"a", sequence=1)
         async with await cluster.client(is_read_only=True) as reader:
             with pytest.raises(ReadOnlyClient):
-                await ShardLog(reader).append(b"", producer="a", sequence=2)
+                await ShardLog(reader).append([b""], producer=b"a", sequence=2)
+
+    run_log_cluster(scenario)
+
+
+def test_a_batch_that_release_0_1_0_stored_is_known_again() -> None:
+    entry = bytes.fromhex(
+        "0100df4ef938f733e92001225b5f829b56cb00000000000000070000000200000000000000006f6e65"
+    )
+    """Of producer 000102030405060708090a0b0c0d0e0f: as that release's own code made it."""
+
+    async def scenario(cluster: LogCluster) -> None:
+        cluster.start(1, 2, 3)
+        await cluster.wait_for_leader(1)
+        async with await cluster.client() as client:
+            request = encode_append(client.config.shard, [entry])
+            answer = await client._link.ask_raw(APPEND, request, timeout_ms=10_000)
+            (lsn,) = decode_lsns(answer, 1)
+            log, name = ShardLog(client), bytes(range(16)).hex()
+            assert await log.append([b"o", b"ne"], producer=name.encode(), sequence=7) == lsn
+            assert await client.append_once(b"one", producer=name, sequence=7) == lsn
+            assert await read_all(log) == [(lsn, b"one")]
 
     run_log_cluster(scenario)
 
@@ -68,11 +90,11 @@ def test_under_a_lease_only_its_holder_appends() -> None:
         await cluster.wait_for_leader(1)
         async with await cluster.client() as old, await cluster.client() as new:
             await old.update_leaseholder_id(5)
-            first = await ShardLog(old).append(b"one", producer="a", sequence=1)
+            first = await ShardLog(old).append([b"one"], producer=b"a", sequence=1)
             await new.update_leaseholder_id(6)
             with pytest.raises(NotLeaseholder):
-                await ShardLog(old).append(b"two", producer="a", sequence=2)
+                await ShardLog(old).append([b"two"], producer=b"a", sequence=2)
             # What was written stays written, whoever asks.
-            assert await ShardLog(old).append(b"one", producer="a", sequence=1) == first
+            assert await ShardLog(old).append([b"one"], producer=b"a", sequence=1) == first
 
     run_log_cluster(scenario)

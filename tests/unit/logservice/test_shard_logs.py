@@ -60,7 +60,7 @@ def test_a_log_goes_on_when_more_were_opened_than_are_kept(monkeypatch: pytest.M
         opened = [await logs.open(name) for name in names]
         for sequence in (1, 2):
             for log in opened:
-                await log.append(b"one", producer="p", sequence=sequence)
+                await log.append([b"one"], producer=b"p", sequence=sequence)
         assert await logs.open(names[3]) is opened[3]
         assert await logs.open(names[0]) is not opened[0]
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from raftwood.base.errors import ConnectionLost, Overloaded, SequenceForgotten
+from raftwood.base.files import Buffer
 from raftwood.logservice.client import append_pipeline
 from raftwood.logservice.errors import RecordTooLarge
 from raftwood.logservice.log_rules import WINDOW
@@ -17,7 +18,7 @@ def test_appends_of_one_turn_are_sent_together_and_answered_each_for_itself(
 ) -> None:
     counts: list[int] = []
 
-    def counted(shard: int, entries: list[bytes], *, again: bool) -> list[bytes]:
+    def counted(shard: int, entries: list[list[Buffer]], *, again: bool) -> list[Buffer]:
         counts.append(len(entries))
         return append_pieces(shard, entries, again=again)
 

@@ -17,11 +17,13 @@ from raftwood.clogs.frames import ClogsMessage, MessageType
 from raftwood.clogs.receiver_settings import ClogsSettings, parsed_routes
 from raftwood.loghub.batches import HEAD_BYTES
 from raftwood.loghub.errors import BatchTooLarge, LogstoreNotFound, ProjectNotFound, QuotaExceeded
-from raftwood.loghub.model import AccessRole, Logstore
+from raftwood.loghub.model import AccessRole, Logstore, Shard
 from raftwood.loghub.server.gateway import Gateway
 from raftwood.loghub.server.metadata import logstore_key
 from raftwood.loghub.settings import GatewaySettings
 from raftwood.loghub.shards import hash_key
+from raftwood.logservice.client.append_pipeline import producer_key
+from raftwood.server import receiver
 from raftwood.server.receiver import Routes, StreamSink, parsed_place
 
 PRODUCER = bytes(range(16))
@@ -57,7 +59,7 @@ class SinkKit(msgspec.Struct):
 
     async def split(self) -> None:
         """The shard that has the file."""
-        shard = await self.gateway.placed_puts.shard("p", "s", hash_key(NAME.encode()))
+        _, shard = await self.gateway.placed_puts.shard("p", "s", hash_key(NAME.encode()))
         await self.gateway.streams.split("p", "s", shard.id)
 
 
@@ -104,6 +106,50 @@ def test_a_batch_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
         for sequence in (1, 2, 2, 1, 3):
             assert await kit.store(message(sequence, place=place)) == place
         assert await kit.stored() == ["line 1", "line 2", "line 3"]
+
+    check(body, tmp_path)
+
+
+def test_logs_know_a_shippers_producer_as_release_0_1_0_named_it(tmp_path: Path) -> None:
+    async def body(kit: SinkKit) -> None:
+        place = await kit.locate()
+        await kit.store(message(1, place=place))
+        await kit.store(message(2, is_resumed=True))
+        log = kit.kit.logs.logs[parsed_place(place).log]  # type: ignore[attr-defined]
+        (name,) = {producer for producer, _ in log._known}
+        assert name == b"000102030405060708090a0b0c0d0e0f"
+        assert producer_key(name).hex() == "df4ef938f733e92001225b5f829b56cb"
+
+    check(body, tmp_path)
+
+
+def test_a_files_place_is_looked_up_again_only_where_its_logstore_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+
+    async def body(kit: SinkKit) -> None:
+        puts = kit.gateway.placed_puts
+        shard = puts.shard
+
+        async def counted(project: str, logstore: str, key: str) -> tuple[Logstore, Shard]:
+            looked_up.append(key)
+            return await shard(project, logstore, key)
+
+        monkeypatch.setattr(puts, "shard", counted)
+        place = await kit.locate()
+        for sequence in range(1, 4):
+            assert await kit.store(message(sequence, place=place)) == place
+        assert len(looked_up) == 1
+        await kit.gateway.streams.split("p", "s", 0)
+        for _ in range(2):
+            place = await kit.store(message(3, place=place))
+        assert len(looked_up) == 2
+        monkeypatch.setattr(receiver, "PLACES_MAX", 1)
+        for name in ("a", "b", "a", NAME):
+            first = await kit.locate(name)
+            assert await kit.store(message(4, place=first, name=name)) == first
+        assert len(looked_up) == 6
 
     check(body, tmp_path)
 

@@ -128,7 +128,7 @@ def test_logs_are_made_beside_the_metastore() -> None:
             await put(meta, "orders", b"made")
             await logs.create("orders")
             log = await logs.open("orders")
-            position = await log.append(b"one", producer="p", sequence=1)
+            position = await log.append([b"one"], producer=b"p", sequence=1)
             batches, _ = await log.read(position, bytes_max=100)
             assert [bytes(each.data) for each in batches] == [b"one"]
             assert await logs.names("") == ["log-1", "orders"]

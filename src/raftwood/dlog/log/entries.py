@@ -65,9 +65,9 @@ def message_parts(message: DlogMessage) -> list[Buffer]:
     return parts
 
 
-def payload_head(payload: Buffer) -> bytes:
-    """What stands before a payload that comes without key and headers."""
-    return _MESSAGE_HEAD.pack(MESSAGE_MAGIC, 0, 0, 0, len(payload))
+def payload_parts(payload: Sequence[Buffer]) -> list[Buffer]:
+    """As `message_parts`, of a payload in pieces that comes without key and headers."""
+    return [_MESSAGE_HEAD.pack(MESSAGE_MAGIC, 0, 0, 0, sum(map(len, payload))), *payload]
 
 
 def encode_message(message: DlogMessage) -> bytes:

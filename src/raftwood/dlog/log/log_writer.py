@@ -38,7 +38,7 @@ from raftwood.dlog.log.entries import (
     PRODUCER_BYTES_MAX,
     DlogMessage,
     message_parts,
-    payload_head,
+    payload_parts,
 )
 from raftwood.dlog.log.entry_builder import EntryBuilder, PendingMessage, WrittenLedger
 from raftwood.dlog.log.meta import LEDGERS_MAX, LedgerInfo, LogMeta
@@ -239,25 +239,26 @@ class LogWriter:
         self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> "asyncio.Future[Position]":
         """As `append`, for whoever has many under way; what is wrong now is raised here."""
-        name = producer.encode()
-        if name:
-            known = self._known(name, sequence)
+        parts = message_parts(batch) if isinstance(batch, DlogMessage) else payload_parts((batch,))
+        return self.submit_parts(parts, producer=producer.encode(), sequence=sequence)
+
+    def submit_parts(
+        self, parts: list[Buffer], *, producer: bytes, sequence: int
+    ) -> "asyncio.Future[Position]":
+        """As `submit`, of a message's bytes in parts, which must not change any more."""
+        if producer:
+            known = self._known(producer, sequence)
             if known is not None:
                 return known
         self._check_open()
-        if isinstance(batch, DlogMessage):
-            parts = message_parts(batch)
-            size = batch.size_bytes
-        else:
-            size = HEAD_BYTES + len(batch)
-            parts = [payload_head(batch), batch]
+        size = sum(map(len, parts))
         self._check_room(size)
-        pending = PendingMessage(parts, size, name, sequence, self._loop.create_future())
+        pending = PendingMessage(parts, size, producer, sequence, self._loop.create_future())
         self._messages += 1
         self._bytes += size
         self._queue.append(pending)
-        if name:
-            self._pending[name, sequence] = pending
+        if producer:
+            self._pending[producer, sequence] = pending
         self._flush_soon()
         return pending.future
 

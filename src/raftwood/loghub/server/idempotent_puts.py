@@ -8,9 +8,11 @@ A producer that has lost what it had named has its batch looked for: in every lo
 batches went to, from the oldest on, and it is stored only where the key's batches go now.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from raftwood.base.errors import LogSealed, NotFound, Unavailable
+from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.base.seams import Logs
 from raftwood.loghub.batches import Batch
@@ -35,12 +37,12 @@ class IdempotentPuts:
         self._settling = settling
         self._logs = logs
 
-    async def shard(self, project: str, logstore: str, key: str) -> Shard:
+    async def shard(self, project: str, logstore: str, key: str) -> tuple[Logstore, Shard]:
         """Where a key's batches go now, as far as is known here."""
         known = await self._streams.logstore(project, logstore)
         if not writable_shards(known):
             known = await self._settled(project, logstore)  # it was just being made
-        return shard_of_key(known, key)
+        return known, shard_of_key(known, key)
 
     async def put(
         self,
@@ -50,7 +52,7 @@ class IdempotentPuts:
         *,
         shard: int,
         log: str,
-        producer: str,
+        producer: bytes,
         sequence: int,
     ) -> PutResult:
         """Durable when it returns, in this log of this shard.
@@ -58,14 +60,14 @@ class IdempotentPuts:
         `ShardReadonly` where that takes no more, or is the shard's log no more: the batch is not
         there, nor ever will be.
         """
-        data = self._streams.encoded(batch, producer)
+        pieces = self._streams.encoded(batch)
         if not await self._is_of(project, logstore, shard, log):
             raise ShardReadonly(
                 f"logstore {logstore} was made anew, or its shard {shard} deleted, and nothing was "
                 "put: ask for the shards again"
             )
         position = await self._append(
-            project, logstore, shard, log, data, producer=producer, sequence=sequence
+            project, logstore, shard, log, pieces, producer=producer, sequence=sequence
         )
         if position is None:
             # Whoever asks next where the key goes must not be sent here again.
@@ -74,7 +76,7 @@ class IdempotentPuts:
                 f"shard {shard} of logstore {logstore} was split, merged or deleted, and nothing "
                 "was put: ask for the shards again"
             )
-        self._streams.count_put(batch, data)
+        self._streams.count_put(batch)
         return PutResult(shard, position)
 
     async def put_resumed(
@@ -84,14 +86,14 @@ class IdempotentPuts:
         batch: Batch,
         *,
         key: str,
-        producer: str,
+        producer: bytes,
         sequence: int,
     ) -> PutResult:
         """Where the batch stands, if it was ever stored under this key; else it is stored now.
 
         Shards that were deleted since, and logstores, took what they had with them.
         """
-        data = self._streams.encoded(batch, producer)
+        pieces = self._streams.encoded(batch)
         known = await self._streams.logstore(project, logstore)
         lacking: set[str] = set()
         """Logs that do not have it, nor ever will."""
@@ -105,14 +107,14 @@ class IdempotentPuts:
                     logstore,
                     shard.id,
                     shard.log,
-                    data,
+                    pieces,
                     producer=producer,
                     sequence=sequence,
                 )
                 if position is None:
                     lacking.add(shard.log)
                     continue
-                self._streams.count_put(batch, data)
+                self._streams.count_put(batch)
                 return PutResult(shard.id, position)
             known = await self._settled(project, logstore)
         raise Unavailable(
@@ -125,15 +127,15 @@ class IdempotentPuts:
         logstore: str,
         shard: int,
         log: str,
-        data: bytes,
+        pieces: Sequence[Buffer],
         *,
-        producer: str,
+        producer: bytes,
         sequence: int,
     ) -> Position | None:
         """None where the log does not have it, nor ever will: it has ended, or is gone."""
         try:
             opened = await self._logs.open(log)
-            return await opened.append(data, producer=producer, sequence=sequence)
+            return await opened.append(pieces, producer=producer, sequence=sequence)
         except LogSealed:
             return None
         except NotFound as error:

@@ -6,7 +6,7 @@ looked up. `StreamMetrics` counts in plain integers on the way of batches.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeVar
 
@@ -14,6 +14,7 @@ import msgspec
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import LogSealed, NotFound, OutOfRange, Unavailable
+from raftwood.base.files import Buffer
 from raftwood.base.metrics import Metrics
 from raftwood.base.position import Position
 from raftwood.base.seams import Bounds, Log, Logs, StoredBatch
@@ -159,7 +160,7 @@ class _Lane(msgspec.Struct):
     answer, as many as there may be that overtake it do not make a log forget its sequence.
     """
 
-    producer: str
+    producer: bytes
     sequence: int = 0
 
 
@@ -232,34 +233,40 @@ class Streams:
         """
         if producer and shard is None:
             raise InvalidParameter("a producer that numbers its batches names the shard as well")
-        data = self.encoded(batch, producer)
+        if len(producer) > PRODUCER_CHARACTERS_MAX:
+            raise InvalidParameter(
+                f"a producer's name has up to {PRODUCER_CHARACTERS_MAX} characters"
+            )
+        pieces = self.encoded(batch)
         known = await self.logstore(project, logstore)
         if shard is not None:
-            result = await self._put_to(known, shard, data, producer, sequence)
+            result = await self._put_to(known, shard, pieces, producer.encode(), sequence)
         else:
-            result = await self._put_anywhere(known, data, key)
-        self.count_put(batch, data)
+            result = await self._put_anywhere(known, pieces, key)
+        self.count_put(batch)
         return result
 
-    def encoded(self, batch: Batch, producer: str) -> bytes:
-        """A batch as it is stored, if it is within the limits."""
-        self._check_batch(batch, producer)
+    def encoded(self, batch: Batch) -> Sequence[Buffer]:
+        """The pieces of a batch as it is stored, if it is within the limits."""
+        self._check_batch(batch)
         return encode_batch(batch, received_ms=self.now_ms())
 
-    def count_put(self, batch: Batch, data: bytes) -> None:
+    def count_put(self, batch: Batch) -> None:
         metrics = self._metrics
         metrics.put_batches += 1
-        metrics.put_bytes += len(data)
+        metrics.put_bytes += HEAD_BYTES + len(batch.body)
         metrics.put_records += batch.records
 
-    async def _put_anywhere(self, known: Logstore, data: bytes, key: str | None) -> PutResult:
+    async def _put_anywhere(
+        self, known: Logstore, pieces: Sequence[Buffer], key: str | None
+    ) -> PutResult:
         key = None if key is None else checked_key(key)
         if not writable_shards(known):
             known = await self._settled(known.project, known.name)  # it was just being made
         for _ in range(ATTEMPTS_MAX):
             target = shard_of_key(known, key) if key is not None else self._next_shard(known)
             try:
-                position = await self._append_once(target, data)
+                position = await self._append_once(target, pieces)
             except (LogSealed, NotFound):
                 self._metrics.sealed_puts += 1
                 known = await self._settled(known.project, known.name)
@@ -270,15 +277,20 @@ class Streams:
         )
 
     async def _put_to(
-        self, known: Logstore, number: int, data: bytes, producer: str, sequence: int
+        self,
+        known: Logstore,
+        number: int,
+        pieces: Sequence[Buffer],
+        producer: bytes,
+        sequence: int,
     ) -> PutResult:
         shard = await self._shard(known, number)
         for _ in range(ATTEMPTS_MAX):
             try:
                 if producer:
-                    position = await self._append(shard, data, producer, sequence)
+                    position = await self._append(shard, pieces, producer, sequence)
                 else:
-                    position = await self._append_once(shard, data)
+                    position = await self._append_once(shard, pieces)
             except (LogSealed, NotFound) as error:
                 self._metrics.sealed_puts += 1
                 known = await self._settled(known.project, known.name)
@@ -299,22 +311,24 @@ class Streams:
         self._turn += 1
         return shards[self._turn % len(shards)]
 
-    async def _append_once(self, shard: Shard, data: bytes) -> Position:
+    async def _append_once(self, shard: Shard, pieces: Sequence[Buffer]) -> Position:
         """Under a name and sequence of the gateway's own."""
         lane = self._lanes.pop() if self._lanes else self._new_lane()
         lane.sequence += LANE_STEP
         try:
-            return await self._append(shard, data, lane.producer, lane.sequence)
+            return await self._append(shard, pieces, lane.producer, lane.sequence)
         finally:
             self._lanes.append(lane)
 
     def _new_lane(self) -> "_Lane":
         self._lane_count += 1
-        return _Lane(f"{self._producer}-{self._lane_count}")
+        return _Lane(f"{self._producer}-{self._lane_count}".encode())
 
-    async def _append(self, shard: Shard, data: bytes, producer: str, sequence: int) -> Position:
+    async def _append(
+        self, shard: Shard, pieces: Sequence[Buffer], producer: bytes, sequence: int
+    ) -> Position:
         log = await self._logs.open(shard.log)
-        return await log.append(data, producer=producer, sequence=sequence)
+        return await log.append(pieces, producer=producer, sequence=sequence)
 
     async def _settled(self, project: str, name: str) -> Logstore:
         known = await self._settling.settle(project, name)
@@ -323,7 +337,7 @@ class Streams:
             raise no_logstore(project, name)
         return known
 
-    def _check_batch(self, batch: Batch, producer: str) -> None:
+    def _check_batch(self, batch: Batch) -> None:
         limits = self.limits
         if len(batch.body) > limits.stored_bytes_max - HEAD_BYTES:
             raise BatchTooLarge(
@@ -337,10 +351,6 @@ class Streams:
             )
         if batch.raw_bytes < 0 or not 0 <= batch.records < 1 << 32:
             raise InvalidParameter("a batch says of itself that it has a negative size")
-        if len(producer) > PRODUCER_CHARACTERS_MAX:
-            raise InvalidParameter(
-                f"a producer's name has up to {PRODUCER_CHARACTERS_MAX} characters"
-            )
 
     # Pulling
 

@@ -41,7 +41,7 @@ from raftwood.delivery.lanes import DOUBTFUL
 from raftwood.logservice.client.shard_link import ShardLink
 from raftwood.logservice.errors import RecordTooLarge, SequenceGap
 from raftwood.logservice.log_rules import WINDOW
-from raftwood.logservice.records import encode_user_entry, renumbered
+from raftwood.logservice.records import encode_user_entry, renumbered, user_head
 from raftwood.logservice.wire import APPEND, HAS_ERRORS, append_pieces, decode_lsns, encode_append
 from raftwood.net import Payload
 from raftwood.net.stores import attempt_ms
@@ -413,18 +413,21 @@ SINGLES_BYTES_MAX: Final = 256 << 10
 """Of what travels together; a larger record travels alone."""
 
 
-def producer_key(name: str) -> bytes:
+def producer_key(name: bytes) -> bytes:
     """What stands for a producer in the log: the same for ever, for all clients."""
-    return xxhash.xxh3_128_digest(name.encode())
+    return xxhash.xxh3_128_digest(name)
 
 
 class _Single:
     """One record on its way."""
 
-    __slots__ = ("deadline", "entry", "future")
+    __slots__ = ("deadline", "future", "pieces")
 
-    def __init__(self, entry: bytes, future: "asyncio.Future[int]", deadline: float) -> None:
-        self.entry = entry
+    def __init__(
+        self, pieces: list[Buffer], future: "asyncio.Future[int]", deadline: float
+    ) -> None:
+        self.pieces = pieces
+        """Of its entry."""
         self.future = future
         self.deadline = deadline
 
@@ -443,42 +446,41 @@ class SingleAppends:
         self._waiting_bytes = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    async def append(self, payload: Buffer, *, holder: int, producer: str, sequence: int) -> int:
+    async def append(
+        self, payload: Sequence[Buffer], *, holder: int, producer: bytes, sequence: int
+    ) -> int:
         """The record's LSN; `DeadlineExceeded` leaves open whether it is written."""
         if not producer or not 0 <= sequence <= SEQUENCE_MAX:
+            name = producer[:140].decode(errors="replace")
             raise InvalidInput(
-                f"sequence {sequence} of producer {producer[:140]!r}: give a name, and a number "
-                f"from 0 to {SEQUENCE_MAX}"
+                f"sequence {sequence} of producer {name!r}: give a name, and a number from 0 to "
+                f"{SEQUENCE_MAX}"
             )
-        if len(payload) > self._record_bytes_max:
+        size = sum(map(len, payload))
+        if size > self._record_bytes_max:
             raise RecordTooLarge(
-                f"a record of {len(payload)} bytes is above the limit of "
-                f"{self._record_bytes_max}: split it"
+                f"a record of {size} bytes is above the limit of {self._record_bytes_max}: split it"
             )
         if self._waiting_bytes > WAITING_BYTES_MAX:
             raise Overloaded(f"{self._waiting_bytes} bytes wait for an answer: wait for some")
-        entry = encode_user_entry(
-            payload,
-            holder=holder,
-            producer=producer_key(producer),
-            sequence=sequence,
-            is_ordered=False,
-        )
-        self._waiting_bytes += len(entry)
+        key = producer_key(producer)
+        head = user_head(holder=holder, producer=key, sequence=sequence, is_ordered=False)
+        size += len(head)
+        self._waiting_bytes += size
         try:
-            return await self._send_soon(entry)
+            return await self._send_soon([head, *payload], size)
         finally:
-            self._waiting_bytes -= len(entry)
+            self._waiting_bytes -= size
 
-    def _send_soon(self, entry: bytes) -> "asyncio.Future[int]":
+    def _send_soon(self, pieces: list[Buffer], size: int) -> "asyncio.Future[int]":
         is_full = len(self._open) >= SINGLES_RECORDS_MAX
-        if is_full or self._open_bytes + len(entry) > SINGLES_BYTES_MAX:
+        if is_full or self._open_bytes + size > SINGLES_BYTES_MAX:
             self._send()
         if not self._open:
             self._loop.call_soon(self._send)
         future: asyncio.Future[int] = self._loop.create_future()
-        self._open.append(_Single(entry, future, self._loop.time() + self._timeout_s))
-        self._open_bytes += len(entry)
+        self._open.append(_Single(pieces, future, self._loop.time() + self._timeout_s))
+        self._open_bytes += size
         return future
 
     def _send(self) -> None:
@@ -515,7 +517,7 @@ class SingleAppends:
             remaining_ms = int((batch[0].deadline - self._loop.time()) * 1000)
             if remaining_ms <= 0:
                 raise link.silence(reason)
-            entries = [single.entry for single in batch]
+            entries = [single.pieces for single in batch]
             answer = await link.ask_raw(
                 APPEND,
                 append_pieces(link.shard, entries, again=again),

@@ -205,10 +205,21 @@ class AsyncLogClient:
 
         Sequences of one producer may come in any order, within the last `producers.WINDOW`.
         """
-        self._check_writer("append")
         payload = record.payload if isinstance(record, RecordBuffer) else record
+        return await self.append_pieces(
+            # The caller may use the buffer again, even where it does not wait for the end.
+            (bytes(payload),),
+            producer=producer.encode(),
+            sequence=sequence,
+        )
+
+    async def append_pieces(
+        self, pieces: Sequence[Buffer], *, producer: bytes, sequence: int
+    ) -> int:
+        """As `append_once`, of a record in pieces of bytes, which must not change any more."""
+        self._check_writer("append")
         return await self._singles.append(
-            payload, holder=self._pipeline.holder, producer=producer, sequence=sequence
+            pieces, holder=self._pipeline.holder, producer=producer, sequence=sequence
         )
 
     async def read(

@@ -13,7 +13,7 @@ stores have heard of it; from then on `NotFound`. Names should not be used again
 opened before stays the old one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 from weakref import WeakValueDictionary
@@ -39,10 +39,10 @@ class ShardLog:
     def __init__(self, client: AsyncLogClient) -> None:
         self._client = client
 
-    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+    async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
         """Durable when it returns; where its time is over, it may be tried again as it was."""
         try:
-            lsn = await self._client.append_once(batch, producer=producer, sequence=sequence)
+            lsn = await self._client.append_pieces(batch, producer=producer, sequence=sequence)
         except NotLeaseholder as error:
             if error.holder == SEALED:
                 raise LogSealed("the log has ended: nothing was stored, nor will be") from error
@@ -181,7 +181,7 @@ class _NamedLog:
             self._logs.forget(self._name)
             raise
 
-    async def append(self, batch: Buffer, *, producer: str, sequence: int) -> Position:
+    async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
         with self._there():
             return await self._log.append(batch, producer=producer, sequence=sequence)
 

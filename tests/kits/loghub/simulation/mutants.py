@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from raftwood.base.errors import LogSealed
+from raftwood.base.files import Buffer
 from raftwood.base.position import Position
 from raftwood.loghub.client import reader
 from raftwood.loghub.client.producer_rules import ProducerRules, ShardLane
@@ -81,10 +82,15 @@ def _begin_with_open_children(*arguments: Any, **options: Any) -> Logstore:
 
 
 async def _put_as_nobody(
-    hub: Streams, known: Logstore, number: int, data: bytes, _producer: str, _sequence: int
+    hub: Streams,
+    known: Logstore,
+    number: int,
+    pieces: Sequence[Buffer],
+    _producer: bytes,
+    _sequence: int,
 ) -> Any:
     """Every attempt is a new batch."""
-    return await _put_to(hub, known, number, data, "", 0)
+    return await _put_to(hub, known, number, pieces, b"", 0)
 
 
 async def _append_in_haste(hub: Streams, *arguments: Any) -> Position:

@@ -67,7 +67,7 @@ def test_a_read_may_begin_at_any_position_between_the_first_and_the_last() -> No
         one, two = await world.start("g1"), await world.start("g2")
         await one.create("log")
         log, other = await one.open("log"), await two.open("log")
-        positions = [await log.append(b"%d" % n, producer="a", sequence=n) for n in range(120)]
+        positions = [await log.append([b"%d" % n], producer=b"a", sequence=n) for n in range(120)]
         assert len({each >> 64 for each in positions}) > 1
         bounds = await other.bounds()
         began = world.simulation.now
@@ -94,9 +94,9 @@ def test_who_waits_at_the_end_hears_of_what_was_under_way_already() -> None:
         logs = await world.start("g1")
         await logs.create("log")
         log = await logs.open("log")
-        end = await log.append(b"first", producer="a", sequence=1)
+        end = await log.append([b"first"], producer=b"a", sequence=1)
         _, end = await log.read(end, bytes_max=1)
-        append = asyncio.create_task(log.append(b"second", producer="a", sequence=2))
+        append = asyncio.create_task(log.append([b"second"], producer=b"a", sequence=2))
         await asyncio.sleep(0.01)
         began = world.simulation.now
         batches, _ = await log.read(end, bytes_max=1, wait_ms=20_000)
@@ -112,11 +112,28 @@ def test_an_append_waits_where_the_lease_is_over_and_nobody_has_been_told_yet() 
         logs = await world.start("g1")
         await logs.create("log")
         log = await logs.open("log")
-        await log.append(b"first", producer="a", sequence=1)
+        await log.append([b"first"], producer=b"a", sequence=1)
         logs.seats._tenure._until = 0.0  # the timer comes later
-        await log.append(b"second", producer="a", sequence=2)
+        await log.append([b"second"], producer=b"a", sequence=2)
         batches, _ = await log.read(Position(0), bytes_max=100)
         assert [bytes(each.data) for each in batches] == [b"first", b"second"]
+
+    run_shared(scenario)
+
+
+def test_a_producers_name_is_the_same_text_for_a_log_and_for_its_writer() -> None:
+    """As release 0.1.0 named it: what that stored is known again."""
+
+    async def scenario(world: SharedWorld) -> None:
+        logs, other = await world.start("g1"), await world.start("g2")
+        await logs.create("log")
+        log, name = await logs.open("log"), "000102030405060708090a0b0c0d0e0f"
+        await log.append([b"first"], producer=b"a", sequence=1)
+        writer = logs.seats.seat("log").writer
+        assert writer is not None
+        position = await writer.append(b"one", producer=name, sequence=7)
+        for each in (log, await other.open("log")):
+            assert await each.append([b"o", b"ne"], producer=name.encode(), sequence=7) == position
 
     run_shared(scenario)
 
@@ -126,13 +143,13 @@ def test_the_log_of_one_that_was_started_anew_at_its_address_is_taken_at_once(na
     async def scenario(world: SharedWorld) -> None:
         logs, other = await world.start("g1"), await world.start("g2")
         await logs.create("log")
-        await (await logs.open("log")).append(b"first", producer="a", sequence=1)
-        await (await other.open("log")).append(b"second", producer="b", sequence=1)
+        await (await logs.open("log")).append([b"first"], producer=b"a", sequence=1)
+        await (await other.open("log")).append([b"second"], producer=b"b", sequence=1)
         world.machines["g1"].kill()
         await world.start("g1")  # the record of the one that died is still there
         began = world.simulation.now
         log = await world.logs[name].open("log")
-        await log.append(b"third", producer="a", sequence=2)
+        await log.append([b"third"], producer=b"a", sequence=2)
         assert world.simulation.now - began < 0.5
         batches, following = await log.read(Position(0), bytes_max=100)
         batches += (await log.read(following, bytes_max=100))[0]
@@ -146,13 +163,13 @@ def test_who_waits_longer_than_a_call_may_take_does_not_notice_that_the_owner_di
         one, two = await world.start("g1"), await world.start("g2")
         await one.create("log")
         log, other = await one.open("log"), await two.open("log")
-        await log.append(b"first", producer="a", sequence=1)
+        await log.append([b"first"], producer=b"a", sequence=1)
         end = (await other.bounds()).next
         waiting = asyncio.create_task(other.read(end, bytes_max=1, wait_ms=20_000))
         await asyncio.sleep(10)
         world.machines["g1"].kill()
         await asyncio.sleep(5)
-        await other.append(b"second", producer="a", sequence=2)
+        await other.append([b"second"], producer=b"a", sequence=2)
         batches, following = await waiting
         batches += (await other.read(following, bytes_max=1))[0]
         assert bytes(batches[0].data) == b"second"
@@ -166,9 +183,9 @@ def test_a_process_that_owns_under_one_lease_after_another_takes_one_connection(
         await one.create("log")
         log, other = await one.open("log"), await two.open("log")
         for sequence in range(1, 5):
-            await log.append(b"here", producer="a", sequence=sequence)
+            await log.append([b"here"], producer=b"a", sequence=sequence)
             assert world.owner("log") == "g1"
-            await other.append(b"there", producer="b", sequence=sequence)
+            await other.append([b"there"], producer=b"b", sequence=sequence)
             one.seats._tenure._end()
             await asyncio.sleep(3)  # the record is gone
         assert len(two.seats.peers._channels) == 1
@@ -184,13 +201,13 @@ def test_what_is_retained_no_longer_and_ledgers_that_were_lost_are_freed() -> No
         await dlogs.create("short", config)
         log = await first.open("short")
         positions = [
-            await log.append(b"%d" % each, producer="p", sequence=each) for each in range(100)
+            await log.append([b"%d" % each], producer=b"p", sequence=each) for each in range(100)
         ]
         token = (await dlogs.metas.read("short")).meta.token
         lost = await world.ledgers.create(config.ledger, properties={LOG_PROPERTY: token})
         await lost.abandon()
         for each in range(100, 130):
-            await log.append(b"%d" % each, producer="p", sequence=each)
+            await log.append([b"%d" % each], producer=b"p", sequence=each)
         held = [each async for each in world.ledgers.ledgers()]
         assert lost.ledger in held
         await asyncio.sleep(600)
@@ -198,7 +215,7 @@ def test_what_is_retained_no_longer_and_ledgers_that_were_lost_are_freed() -> No
         assert lost.ledger not in left
         assert len(left) <= len(held) - 8
         assert (await log.bounds()).first > positions[80]
-        assert await log.append(b"on", producer="p", sequence=130) > positions[-1]
+        assert await log.append([b"on"], producer=b"p", sequence=130) > positions[-1]
 
     run_shared(scenario, settings=replace(SETTINGS, upkeep_ms=60_000))
 
