@@ -442,7 +442,7 @@ class _PacedFlow(FlowControl):
 
 
 class _PacedConnection(_Connection):
-    """Parses what comes a piece at a time, in its turns: see `turns`. While the application has not
+    """Parses what comes a piece at a time, in its turns: see `listeners`. While the application has not
     taken a body, or not answered the request before, nothing is parsed, and nothing more is read.
     """
 

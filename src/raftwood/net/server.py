@@ -59,7 +59,21 @@ _ONE_WAY = int(FrameKind.ONE_WAY)
 
 
 class ServerConnection(FramedConnection):
-    """One client of a server."""
+    """One client of a server.
+
+    A request above the limits waits in a backlog, and reading pauses until it was begun. Reading
+    also pauses while the peer does not take its responses. At the limits, but not above them,
+    reading goes on: a client that keeps to them must still be heard when it cancels, grants credit
+    or pings. Requests also wait in the backlog when they are more than a turn of the loop has room
+    for (see `listeners`).
+
+    One-way messages never wait, for raft's leases and elections hang on them. They end when their
+    handler returns, so they count against no limit on requests. They use up room in the turn, so
+    that clients' requests give way to them.
+
+    Urgent requests do not wait behind others either. They have a short backlog of their own; a few
+    of them pass the limits on requests, and the rest wait for their share of a turn.
+    """
 
     def __init__(self, server: "Server", limits: ServerLimits) -> None:
         super().__init__(limits)
@@ -76,7 +90,7 @@ class ServerConnection(FramedConnection):
         self._bytes_in_flight = 0
         self._backlog: deque[tuple[Frame, float]] = deque()
         self._urgent: deque[tuple[Frame, float]] = deque()
-        """What of the backlog is urgent, apart."""
+        """The backlog of urgent requests."""
         self._urgent_count = 0
         """Urgent requests under way."""
         self._is_full = False
@@ -509,7 +523,7 @@ class ServerConnection(FramedConnection):
         self._read_on()
 
     def _begin_urgent(self) -> None:
-        """Take up what is urgent, as far as there is room for it."""
+        """Begin urgent requests that wait, as far as there is room for them."""
         turns = self._server.turns
         while self._urgent and self._has_urgent_room():
             if not turns.take_urgent():
