@@ -1,4 +1,4 @@
-"""`tools/install.py`: uv gets what pip's settings say, and a Java comes only where none is found."""
+"""`tools/install.py`: uv gets what pip's settings say; a Java in a wheel comes where none is."""
 
 import sys
 from pathlib import Path

@@ -442,8 +442,8 @@ class _PacedFlow(FlowControl):
 
 
 class _PacedConnection(_Connection):
-    """Parses what comes a piece at a time, in its turns: see `listeners`. While the application has not
-    taken a body, or not answered the request before, nothing is parsed, and nothing more is read.
+    """Parses what comes a piece at a time, in its turns (see `listeners`). Nothing is parsed, and
+    nothing more is read, while the application has not taken a body or answered the last request.
     """
 
     def __init__(self, shared: _Shared) -> None:

@@ -255,7 +255,7 @@ class FairScheduler:
         self._urgent_left = 0
         """Urgent pieces that the half under way may still do."""
         self._urgent_ends = NEVER
-        """Set by the half's first urgent piece: the time that clients took before it does not count."""
+        """Set by the half's first urgent piece: time that clients took before does not count."""
 
     @property
     def queue_length(self) -> int:
