@@ -69,7 +69,7 @@ from raftwood.net.connection import NEVER
 BOUND_MIN: Final = 16
 """A share of a small listener is no less: a browser alone opens six connections."""
 _IPV6_NETWORK_BITS: Final = 64
-"""Whoever has one address of IPv6 has as many as these leave."""
+"""A client with one IPv6 address usually has the whole network of so many bits."""
 
 C = TypeVar("C")
 

@@ -641,7 +641,7 @@ def test_leases_and_heartbeats_are_declared_as_urgent() -> None:
 def test_every_listener_takes_turns_and_counts_handshakes() -> None:
     listens = re.compile(r"\.create_server\(|\bstart_server\(")
     found = {
-        str(path.relative_to(SOURCE)): "turns" in text and "TlsDoor(" in text
+        str(path.relative_to(SOURCE)): "turns" in text and "TlsAcceptor(" in text
         for path in SOURCE.rglob("*.py")
         if "testing" not in path.parts and listens.search(text := path.read_text())
     }
@@ -654,4 +654,4 @@ def test_every_listener_takes_turns_and_counts_handshakes() -> None:
         ),
         True,
     ), "a listener shares the turns of the loop among its connections, see net/listeners.py, and "
-    "counts connections amid a TLS handshake, see net/tls_door.py"
+    "counts connections amid a TLS handshake, see net/tls_acceptor.py"
