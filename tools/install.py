@@ -121,8 +121,11 @@ def uv_settings(listed: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_java() -> bool:
-    """Raftwood knows which one will do for Spark."""
-    program = "from raftwood.pipeline import java; raise SystemExit(not java.found_java_home())"
+    """Whether raftwood finds a Java on this machine that is new enough for Spark."""
+    program = (
+        "from raftwood.pipeline.session import found_java_home; "
+        "raise SystemExit(not found_java_home())"
+    )
     return subprocess.run([PYTHON, "-c", program], cwd=HERE, check=False).returncode == 0
 
 

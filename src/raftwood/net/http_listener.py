@@ -34,7 +34,7 @@ from raftwood.net.listeners import (
     address_of,
     stop_accepting,
 )
-from raftwood.net.tls_door import InTheDoor, TlsDoor
+from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 
 STOP_S_MAX: Final = 1.0
 """For answers under way; after it connections are cut."""
@@ -79,9 +79,11 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
 class HttpListener:
     """Use `start`, and `close` when done."""
 
-    def __init__(self, listener: asyncio.Server, shared: "_Shared", door: TlsDoor | None) -> None:
+    def __init__(
+        self, listener: asyncio.Server, shared: "_Shared", acceptor: TlsAcceptor | None
+    ) -> None:
         self._listener = listener
-        self._door = door
+        self._acceptor = acceptor
         self._connections = shared.connections
         self._state = shared.state
         self.admission = shared.admission
@@ -99,7 +101,7 @@ class HttpListener:
         setting: str = "http.listen",
         explain: Explain | None = None,
     ) -> "HttpListener":
-        """Listen on host:port, which `setting` says to whoever has to change it."""
+        """Listen on host:port; errors name `setting`, the setting to change."""
         _take_over_logs()
         config = Config(
             application,
@@ -114,12 +116,12 @@ class HttpListener:
         )
         config.load()
         shared = _Shared(config, limits, explain or _in_plain_text)
-        door: TlsDoor | None = None
+        acceptor: TlsAcceptor | None = None
         make: Callable[[], asyncio.BaseProtocol] = lambda: _PacedConnection(shared)  # noqa: E731
         if tls is not None:
             handshake_s = min(HANDSHAKE_S_MAX, limits.request_ms / 1000)
-            door = TlsDoor(tls, shared.admission, handshake_s=handshake_s)
-            make = door.before(make)
+            acceptor = TlsAcceptor(tls, shared.admission, handshake_s=handshake_s)
+            make = acceptor.wrap(make)
         name, _, port = address.rpartition(":")
         try:
             listener = await asyncio.get_running_loop().create_server(
@@ -130,7 +132,7 @@ class HttpListener:
                 f"cannot listen on {address}: {error.strerror or error}; set {setting} to an "
                 "address of this machine that is free"
             ) from error
-        return cls(listener, shared, door)
+        return cls(listener, shared, acceptor)
 
     @property
     def connection_count(self) -> int:
@@ -139,8 +141,8 @@ class HttpListener:
     async def close(self) -> None:
         """Finish answers that are under way, within a bounded time, and let nobody in any more."""
         await stop_accepting([self._listener])
-        if self._door is not None:
-            await self._door.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         for connection in list(self._connections):
             connection.shutdown()
         await self._wait_for_ends()
@@ -173,7 +175,7 @@ class _Shared:
         self.turns = FairScheduler(_TURN)
         self.connections: set[_Connection] = set()
         self.lingering: set[_Connection] = set()
-        self.admission: ConnectionAdmission[_Connection | InTheDoor] = ConnectionAdmission(
+        self.admission: ConnectionAdmission[_Connection | PendingHandshake] = ConnectionAdmission(
             limits.connections_max, limits.connections
         )
 
@@ -442,8 +444,8 @@ class _PacedFlow(FlowControl):
 
 
 class _PacedConnection(_Connection):
-    """Parses what comes a piece at a time, in its turns: see `turns`. While the application has not
-    taken a body, or not answered the request before, nothing is parsed, and nothing more is read.
+    """Parses what comes a piece at a time, in its turns (see `listeners`). Nothing is parsed, and
+    nothing more is read, while the application has not taken a body or answered the last request.
     """
 
     def __init__(self, shared: _Shared) -> None:

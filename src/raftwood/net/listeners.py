@@ -40,6 +40,18 @@ Half of a turn is for connections that wait, and half for what has just come: so
 one request at a time hardly ever waits behind those that send many. Answers that this process gets
 as a client of its peers (to heartbeats, for example) do not pass through here at all.
 
+Leases hang on some requests: heartbeats, and renewals. These must not wait behind clients, or a
+node loses its leases because it is busy. So urgent work has a queue of its own. Each turn begins
+with that queue, also while others rest. Urgent work gets a half of each half of a turn at the most,
+in pieces and in time, and its pieces count as pieces of the half. So clients keep the rest, however
+much urgent work there is:
+
+    self._turns.begin_urgent()                      # where it arrives; not where `queue` calls back
+    while self._urgent and self._turns.take_urgent():
+        self._carry_out(self._urgent.popleft())
+    if self._urgent:
+        self._turns.queue(self._work_urgent, urgent=True)
+
 **The end.** `stop_accepting` closes listeners without losing a connection that they have accepted.
 """
 
@@ -57,7 +69,7 @@ from raftwood.net.connection import NEVER
 BOUND_MIN: Final = 16
 """A share of a small listener is no less: a browser alone opens six connections."""
 _IPV6_NETWORK_BITS: Final = 64
-"""Whoever has one address of IPv6 has as many as these leave."""
+"""A client with one IPv6 address usually has the whole network of so many bits."""
 
 C = TypeVar("C")
 
@@ -220,7 +232,7 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FairScheduler:
-    """Of one listener."""
+    """Divides the turns of the loop among the connections of one listener."""
 
     def __init__(
         self, limits: TurnLimits | None = None, *, is_behind: Callable[[], bool] = lambda: False
@@ -241,9 +253,9 @@ class FairScheduler:
         self._half_ends = 0.0
         self._urgent_slice_left = 0
         self._urgent_left = 0
-        """Urgent pieces of the half that is under way."""
+        """Urgent pieces that the half under way may still do."""
         self._urgent_ends = NEVER
-        """Known from the half's first urgent piece on: what others took of it is not theirs."""
+        """Set by the half's first urgent piece: time that clients took before does not count."""
 
     @property
     def queue_length(self) -> int:

@@ -52,7 +52,7 @@ class Call:
         """By the loop's time; infinity where the client set none."""
         self.size = size
         self.is_urgent = False
-        """Whether it counts as one of those that may be begun before others."""
+        """Whether it counts against the bound on urgent requests."""
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -140,8 +140,9 @@ OneWayHandler: TypeAlias = Callable[[Identity, Payload], None]
 class Method:
     """A method with raw payloads; `roles` are those that may call it, or None for every peer.
 
-    One that is `urgent`, a lease's renewal or a heartbeat, is sent and begun before what else
-    waits, within the bounds that `turns` and `limits` say. It must be small and rare.
+    An `urgent` method renews a lease or is a heartbeat. The client sends it, and the server begins
+    it, before requests that wait, within the bounds of `listeners` and `limits`. Its requests must
+    be small and rare.
     """
 
     __slots__ = ("is_urgent", "name", "number", "roles")

@@ -48,7 +48,7 @@ from raftwood.net.listeners import (
 )
 from raftwood.net.methods import Call, HandlerEntry, HandlerMode, Service, StreamCall
 from raftwood.net.tls import ServerTls
-from raftwood.net.tls_door import InTheDoor, TlsDoor
+from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 from raftwood.net.wire_errors import encode_error
 
 _log = get_logger("net")
@@ -59,7 +59,21 @@ _ONE_WAY = int(FrameKind.ONE_WAY)
 
 
 class ServerConnection(FramedConnection):
-    """One client of a server."""
+    """One client of a server.
+
+    A request above the limits waits in a backlog, and reading pauses until it was begun. Reading
+    also pauses while the peer does not take its responses. At the limits, but not above them,
+    reading goes on: a client that keeps to them must still be heard when it cancels, grants credit
+    or pings. Requests also wait in the backlog when they are more than a turn of the loop has room
+    for (see `listeners`).
+
+    One-way messages never wait, for raft's leases and elections hang on them. They end when their
+    handler returns, so they count against no limit on requests. They use up room in the turn, so
+    that clients' requests give way to them.
+
+    Urgent requests do not wait behind others either. They have a short backlog of their own; a few
+    of them pass the limits on requests, and the rest wait for their share of a turn.
+    """
 
     def __init__(self, server: "Server", limits: ServerLimits) -> None:
         super().__init__(limits)
@@ -76,7 +90,7 @@ class ServerConnection(FramedConnection):
         self._bytes_in_flight = 0
         self._backlog: deque[tuple[Frame, float]] = deque()
         self._urgent: deque[tuple[Frame, float]] = deque()
-        """What of the backlog is urgent, apart."""
+        """The backlog of urgent requests."""
         self._urgent_count = 0
         """Urgent requests under way."""
         self._is_full = False
@@ -157,7 +171,7 @@ class ServerConnection(FramedConnection):
     def cut(self) -> None:
         """Close now, whatever is under way."""
         for call in list(self._calls.values()):
-            # Not `ShuttingDown`, after which whoever asks may take it for not done.
+            # Not `ShuttingDown`: the client would take that for a request that was not carried out.
             call.fail(ConnectionLost("the server shut down before this was finished"))
             call.close()
         self._close()
@@ -509,7 +523,7 @@ class ServerConnection(FramedConnection):
         self._read_on()
 
     def _begin_urgent(self) -> None:
-        """Take up what is urgent, as far as there is room for it."""
+        """Begin urgent requests that wait, as far as there is room for them."""
         turns = self._server.turns
         while self._urgent and self._has_urgent_room():
             if not turns.take_urgent():
@@ -559,12 +573,12 @@ class Server:
         self.random_source = random_source
         self.limits = limits or ServerLimits()
         self.turns = FairScheduler(_TURN)
-        self.admission: ConnectionAdmission[ServerConnection | InTheDoor] = ConnectionAdmission(
-            self.limits.connections_max, self.limits.connections
+        self.admission: ConnectionAdmission[ServerConnection | PendingHandshake] = (
+            ConnectionAdmission(self.limits.connections_max, self.limits.connections)
         )
         self.is_draining = False
         self._listeners: list[asyncio.Server] = []
-        self._doors: list[TlsDoor] = []
+        self._acceptors: list[TlsAcceptor] = []
         self._sessions: dict[ServerConnection, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_empty = asyncio.Event()
@@ -578,9 +592,9 @@ class Server:
         make: Callable[[], asyncio.BaseProtocol] = self._session
         if tls is not None:
             handshake_s = self.limits.handshake_timeout_ms / 1000
-            door = TlsDoor(tls.context, self.admission, handshake_s=handshake_s)
-            self._doors.append(door)
-            make = door.before(make)
+            acceptor = TlsAcceptor(tls.context, self.admission, handshake_s=handshake_s)
+            self._acceptors.append(acceptor)
+            make = acceptor.wrap(make)
         listener = await loop.create_server(make, host, port)
         self._listeners.append(listener)
         sockets = listener.sockets
@@ -636,8 +650,8 @@ class Server:
         """Stop accepting, tell clients to go, finish what is under way in time, then close."""
         self.is_draining = True
         await stop_accepting(self._listeners)
-        for door in self._doors:
-            await door.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for session in list(self._sessions):
             session.drain()
         # Not asyncio.timeout: before Python 3.11.3 it ends this early where the task that closes

@@ -72,6 +72,8 @@ class GroupInMemory:
         self._index = 0
         self._sequence = 0
         self._waiting: dict[int, None] = {}
+        self.renewals = 0
+        """Commands that came by `renew`."""
         self.failures = 0
         """How many of the next reads find no leader."""
         answer = self.log(sessions.encode_register(bytes(16), sessions_max=1))
@@ -113,6 +115,7 @@ class GroupInMemory:
         return result
 
     async def renew(self, group: int, command: bytes, *, timeout_ms: int) -> bytes:
+        self.renewals += 1
         return await self.propose(group, command, timeout_ms=timeout_ms)
 
     async def read(self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0) -> bytes:

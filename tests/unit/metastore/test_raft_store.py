@@ -83,7 +83,8 @@ def test_a_lease_never_ends_early_and_soon_enough_late(ttl_ms: int) -> None:
     async def scenario(simulation: Simulation) -> None:  # noqa: ARG001
         loop = asyncio.get_running_loop()
         for attempt in range(6):
-            async with _opened(GroupInMemory(attempt), tickers=1 + attempt % 3) as store:
+            group = GroupInMemory(attempt)
+            async with _opened(group, tickers=1 + attempt % 3) as store:
                 other = await store.grant_lease(ttl_ms=60_000)
                 await asyncio.sleep(attempt * 0.043)
                 lease = await store.grant_lease(ttl_ms=ttl_ms)
@@ -95,6 +96,7 @@ def test_a_lease_never_ends_early_and_soon_enough_late(ttl_ms: int) -> None:
                 lasted_ms = (loop.time() - sent) * 1000
                 assert ttl_ms <= lasted_ms <= 1.3 * ttl_ms + 2 * STEP_MS_MAX
                 await store.keep_alive(other)
+                assert group.renewals == 1, "it goes before other clients' commands"
 
     simulate(3, scenario)
 

@@ -11,7 +11,7 @@ FORBIDDEN = {"time", "threading", "secrets", "uuid", "os", "socket", "concurrent
 
 
 # uvicorn serves HTTP, on real sockets alone; and so is TLS.
-NOT_SIMULATED = {"http_listener.py", "tls_door.py"}
+NOT_SIMULATED = {"http_listener.py", "tls_acceptor.py"}
 
 
 def test_nothing_takes_time_randomness_or_threads_from_the_machine() -> None:

@@ -517,6 +517,46 @@ def test_leases_pass_the_bounds_on_requests_within_a_bound_of_their_own(
     in_virtual_time(main())
 
 
+def test_an_urgent_method_that_the_peer_may_not_call_waits_as_all_else(
+    in_virtual_time: Run,
+) -> None:
+    async def main() -> None:
+        handlers = Beats()
+        limits = ServerLimits(requests_in_flight_max=1)
+        async with serving(handlers.service, limits=limits) as (_, port), raw_peer(port) as peer:
+            peer.request(HOLD, 1)
+            peer.request(DENIED, 2)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(peer.frame(), 1)
+            handlers.held[0].reply()
+            frames = [await peer.frame() for _ in range(2)]
+            kinds = [(frame[0], frame[2]) for frame in frames if frame]
+            assert kinds == [(FrameKind.RESPONSE, 1), (FrameKind.ERROR, 2)]
+            assert handlers.asked_before == []
+
+    in_virtual_time(main())
+
+
+def test_a_heartbeat_that_waits_for_its_peer_to_read_is_begun_once_it_does(
+    in_virtual_time: Run,
+) -> None:
+    async def main() -> None:
+        handlers = Beats()
+        async with serving(handlers.service) as (server, port), raw_peer(port) as peer:
+            (session,) = server._sessions
+            session.pause_writing()
+            session._dispatch([(FrameKind.REQUEST, BEAT.number, 1, 0, b"")])
+            assert handlers.asked_before == []
+            session.resume_writing()
+            frame = await peer.frame()
+            assert frame is not None
+            assert (frame[0], frame[2]) == (FrameKind.RESPONSE, 1)
+            peer.request(ECHO, 2)
+            assert await peer.frame() is not None, "the server reads on"
+
+    in_virtual_time(main())
+
+
 def test_a_lease_that_waits_can_be_cancelled_and_may_come_too_late(in_virtual_time: Run) -> None:
     async def main() -> None:
         handlers = Beats()
@@ -598,12 +638,12 @@ def test_leases_and_heartbeats_are_declared_as_urgent() -> None:
 # Every listener
 
 
-def test_every_listener_takes_turns() -> None:
+def test_every_listener_takes_turns_and_counts_handshakes() -> None:
     listens = re.compile(r"\.create_server\(|\bstart_server\(")
     found = {
-        str(path.relative_to(SOURCE)): "turns" in path.read_text()
+        str(path.relative_to(SOURCE)): "turns" in text and "TlsAcceptor(" in text
         for path in SOURCE.rglob("*.py")
-        if "simulation" not in path.parts and listens.search(path.read_text())
+        if "testing" not in path.parts and listens.search(text := path.read_text())
     }
     assert found == dict.fromkeys(
         (
@@ -613,4 +653,5 @@ def test_every_listener_takes_turns() -> None:
             "zeppelin/node/data_server.py",
         ),
         True,
-    ), "whatever listens shares the turns of the loop among its connections: see net/listeners.py"
+    ), "a listener shares the turns of the loop among its connections, see net/listeners.py, and "
+    "counts connections amid a TLS handshake, see net/tls_acceptor.py"

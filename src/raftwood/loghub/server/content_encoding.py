@@ -15,7 +15,7 @@ from raftwood.net.listeners import FairScheduler
 
 GZIP: Final = 16 + zlib.MAX_WBITS
 _PART_BYTES: Final = 1 << 20
-"""Unpacked in one go; a piece of what is read counts in it too, as it is work by itself."""
+"""Unpacked in one go. Each piece of input counts in it too, for it is work by itself."""
 _PIECE_BYTES: Final = 16 << 10
 """Read in one go: behind each gzip member zlib copies what it was given and has not read."""
 _ZSTD_WINDOW_MAX: Final = 8 << 20
@@ -102,7 +102,7 @@ def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterat
 
 
 def _zstd_bytes(body: Buffer, bytes_max: int) -> int:
-    """At most so many does it take to unpack."""
+    """The most bytes that unpacking may read or write."""
     try:
         declared = zstandard.frame_content_size(body)
     except zstandard.ZstdError:

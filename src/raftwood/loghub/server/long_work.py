@@ -1,8 +1,8 @@
-"""Work on a large body that cannot be cut into slices: it is done beside the loop.
+"""Work on a large body that cannot be cut into slices: a thread does it, beside the loop.
 
-The libraries for LZ4's blocks and for snappy know no half-way. That for zstd does, but bounds only
-what goes in, and 16 kB of it may stand for half a gigabyte. All of them, digests and Arrow let go
-of the interpreter's lock.
+The libraries for LZ4's blocks and for snappy unpack a body in one call. The one for zstd can stop
+half-way, but bounds its input alone, and 16 kB of input may unpack to half a gigabyte. All three,
+digests and Arrow release the interpreter's lock while they work.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from typing import Final, TypeVar
 from raftwood.base.environment import Environment
 
 ON_LOOP_BYTES_MAX: Final = 1 << 20
-"""Takes a millisecond or two; to hand over less to a thread costs more than it gains."""
+"""The loop works on it for a millisecond or two; a thread costs more than that for less."""
 T = TypeVar("T")
 
 
 class LongWork:
-    """Of a gateway."""
+    """Does a gateway's long work."""
 
     def __init__(self, environment: Environment) -> None:
         self._compute = environment.compute
 
     async def do(self, work: Callable[[], T], *, size: int) -> T:
-        """Work on so many bytes; pure, and on nothing that others change."""
+        """The result of pure work on `size` bytes that nobody changes meanwhile."""
         if size <= ON_LOOP_BYTES_MAX:
             return work()
         done: T = await self._compute(work)

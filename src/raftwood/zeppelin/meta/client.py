@@ -207,7 +207,7 @@ class MetaClient:
         return await self._change(RegisterNode(node, addresses, failure_domain, run))
 
     async def heartbeat(self, heartbeat: NodeHeartbeat, *, timeout_ms: int) -> LeaseAnswer:
-        """See `ShardLease`. `NotFound` and `Conflict` ask for `register`."""
+        """See `LeaseAnswer`. `NotFound` and `Conflict` ask for `register`."""
         data = await self._client.heartbeat(
             self._group, encode_query(heartbeat), timeout_ms=timeout_ms, wait_ms=_LEADER_ONLY_MS
         )

@@ -17,7 +17,7 @@ from raftwood.base.settings import ConnectionSettings
 from raftwood.net.connection import NEVER, DeadlineSweep
 from raftwood.net.listeners import ConnectionAdmission, FairScheduler, stop_accepting
 from raftwood.net.tls import ServerTls
-from raftwood.net.tls_door import InTheDoor, TlsDoor
+from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 from raftwood.zeppelin.commands.session import KvSession, ParkedRequests, ScanCursors
 from raftwood.zeppelin.model import User
 from raftwood.zeppelin.node.checkpoints import PartitionCheckpoints
@@ -86,8 +86,8 @@ class DataServer:
         self.port = 0
         self.turns = FairScheduler(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.admission: ConnectionAdmission[DataConnection | InTheDoor] = ConnectionAdmission(
-            connections_max, connections
+        self.admission: ConnectionAdmission[DataConnection | PendingHandshake] = (
+            ConnectionAdmission(connections_max, connections)
         )
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
@@ -98,7 +98,7 @@ class DataServer:
         self._sweep = DeadlineSweep(asyncio.get_running_loop(), self._expire)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[asyncio.Server] = []
-        self._doors: list[TlsDoor] = []
+        self._acceptors: list[TlsAcceptor] = []
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
@@ -108,9 +108,9 @@ class DataServer:
         """Accept connections; answers the port, which the system chooses where it was 0."""
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
-            door = TlsDoor(tls.context, self.admission, handshake_s=_HANDSHAKE_S_MAX)
-            self._doors.append(door)
-            make = door.before(make)
+            acceptor = TlsAcceptor(tls.context, self.admission, handshake_s=_HANDSHAKE_S_MAX)
+            self._acceptors.append(acceptor)
+            make = acceptor.wrap(make)
         listener = await asyncio.get_running_loop().create_server(
             make, host, port, backlog=_BACKLOG
         )
@@ -197,8 +197,8 @@ class DataServer:
     async def close(self) -> None:
         """Let nobody in any more, and end all connections."""
         await stop_accepting(self._listeners)
-        for door in self._doors:
-            await door.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for connection in list(self._connections):
             connection.cut()
         await self._is_empty.wait()

@@ -375,12 +375,11 @@ def _key(sequence: int) -> bytes:
 
 # A partition's storage engine: records go into it in batches, each with how far it has got.
 #
-# With them go the number of keys, when keys end, and the landmarks: what was there before is looked
-# up, so that all of it is exact after a replay too. Whoever gives it many writes has that done
-# first,
-# by `look_up` and `fetch`: on a table larger than memory each of them may be a read of the disk. An
-# engine of release 0.1.0 has none of that, and is counted bit by bit, from its beginning on; keys
-# behind that place are left alone meanwhile.
+# A batch also holds the number of keys, when keys end, and the landmarks. To keep them exact, also
+# after a replay, the engine looks up what each key had before. On a table larger than memory each
+# of these may be a read of the disk. So the caller of many writes calls `look_up` and `fetch`
+# first, which read beside the loop. An engine of release 0.1.0 has no counts; it is counted bit by
+# bit, from its beginning on, and keys behind that place are left alone meanwhile.
 #
 # It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
 # of the binlog; whatever it lacks after a crash is rolled forward from there.

@@ -26,6 +26,8 @@ class GroupInMemory:
         self.machine = self.new_machine()
         self.failures: list[RaftwoodError] = []
         """What the next questions end with."""
+        self.heartbeats = 0
+        """Questions that came by `heartbeat`."""
         self._index = 0
 
     def new_machine(self) -> MetaMachine:
@@ -56,6 +58,7 @@ class GroupInMemory:
     async def heartbeat(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> bytes:
+        self.heartbeats += 1
         return await self.read(group, query, timeout_ms=timeout_ms, wait_ms=wait_ms)
 
     # As a keeper sees its host

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from raftwood.clogs.masking import MaskRule, masking_of
+from raftwood.clogs.tail import tailer as tailer_module
 from raftwood.clogs.tail.settings import Multiline
 from raftwood.clogs.tail.tailer import Tailer
 from raftwood.disk.segment_log import SetState
@@ -237,6 +238,21 @@ async def test_files_that_are_gone_before_they_can_be_opened_are_counted(folder:
         folder.write("a.log", b"kept\n")
         await until(lambda: tailer.counters.missed_files == 3)
         await folder.comes("a.log", b"kept")
+
+
+@real
+async def test_watched_files_that_do_not_change_cost_no_turn_of_the_loop(folder: Folder) -> None:
+    folder.change(rescan_ms=3_600_000)
+    names = [f"{number}.log" for number in range(50)]
+    for name in names:
+        folder.write(name, b"one\n")
+    async with folder.tailing() as tailer:
+        for name in names:
+            await folder.comes(name, b"one")
+        await until(lambda: tailer._rest_ms(tailer_module._now_ms()) > 3_000_000)
+        assert tailer.status().scanned_because == ""
+        folder.write("0.log", b"two\n")
+        await folder.comes("0.log", b"one", b"two")
 
 
 @real

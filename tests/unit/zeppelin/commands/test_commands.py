@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from raftwood.zeppelin.commands import cluster as cluster_module
 from raftwood.zeppelin.commands import keys as keys_module
 from raftwood.zeppelin.commands.command import CLUSTER_DOWN, DONE
 from raftwood.zeppelin.commands.dispatch import COMMANDS
@@ -201,6 +202,34 @@ def test_many_small_partitions_are_listed_over_many_turns(monkeypatch: pytest.Mo
     monkeypatch.setattr(client.session, "begin_turn", begin)
     assert sorted(client("KEYS", "*")) == sorted(keys)
     assert max(turns) <= keys_module.SLICE_KEYS // 8
+
+
+@pytest.mark.parametrize("words", ["COUNTKEYSINSLOT 5", "GETKEYSINSLOT 5 1000"])
+def test_the_keys_of_a_slot_are_found_over_many_turns(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = CommandHost(single_node(partitions=1)).client()
+    keys = [b"key%d" % number for number in range(300)]
+    for key in keys:
+        client("SET", key, 1)
+    turns: list[int] = []
+    begin_turn = client.session.begin_turn
+
+    def looked_at(key: bytes) -> int:
+        turns[-1] += 1
+        return 5 if key.endswith(b"5") else 6
+
+    def begin() -> None:
+        turns.append(0)
+        begin_turn()
+
+    monkeypatch.setattr(cluster_module, "SLICE_KEYS", 10)
+    monkeypatch.setattr(cluster_module, "slot_of", looked_at)
+    monkeypatch.setattr(client.session, "begin_turn", begin)
+    found = client("CLUSTER", *words.split())
+    assert (found if isinstance(found, int) else len(found)) == 30
+    assert max(turns) == 10
+    assert sum(turns) == len(keys)
 
 
 def test_a_tag_is_listed_and_deleted(client: CommandClient) -> None:

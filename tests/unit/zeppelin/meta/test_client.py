@@ -135,6 +135,7 @@ def test_a_heartbeat_gives_a_lease_and_what_is_new() -> None:
             await client.heartbeat(NodeHeartbeat(NodeId("x"), 1, 0), timeout_ms=60_000)
         with pytest.raises(Conflict, match="register"):
             await client.heartbeat(NodeHeartbeat(A, 2, 0), timeout_ms=60_000)
+        assert group.heartbeats == 4, "they go before other clients' questions"
 
     in_virtual_time(body())
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from raftwood.base.errors import StoreDamaged
-from raftwood.zeppelin.node.engine import DATA_START, engine_key
+from raftwood.zeppelin.node.engine import DATA_END, DATA_START, engine_key
 from raftwood.zeppelin.node.store import NodeStore
 from raftwood.zeppelin.node.stored_partition import StoredPartition
-from raftwood.zeppelin.records import KeyWrite
+from raftwood.zeppelin.records import BinlogPosition, KeyWrite
 from tests.kits.zeppelin.engines import FileEngine
 from tests.kits.zeppelin.stores import (
     Place,
@@ -117,21 +117,66 @@ def test_writes_of_one_key_that_follow_each_other_stay_in_order(tmp_path: Path) 
     both(scenario, tmp_path)
 
 
-def test_what_is_written_beside_a_fetch_makes_it_void() -> None:
+def test_what_is_written_beside_a_fetch_makes_it_void(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(place: Place) -> None:
         node, store = await reopened(place)
         engine = store.engine
+        multi_get, has_read, is_written = engine.kv.multi_get, asyncio.Event(), asyncio.Event()
+
+        async def read_before(keys: list[bytes]) -> list[bytes | None]:
+            found = await multi_get(keys)
+            has_read.set()
+            await is_written.wait()
+            return found
+
+        monkeypatch.setattr(engine.kv, "multi_get", read_before)
         cold = engine.look_up(KEYS)
         assert cold == [engine_key(key) for key in KEYS]
         fetching = asyncio.create_task(engine.fetch(cold))
-        await asyncio.sleep(0)
+        await has_read.wait()
         engine.trim(range(0), start=DATA_START, pairs_max=10_000)
+        is_written.set()
         await fetching
         assert engine.look_up(KEYS) == []  # gone, and looked up anew
         commit(store, *[KeyWrite(key, b"new") for key in KEYS])
         await store.settle()
         check_kept_up(engine)
         assert engine.state.keys == len(KEYS)
+        await node.close()
+
+    run_simulated(scenario)
+
+
+def test_a_start_and_a_rewind_read_beside_the_loop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(place: Place) -> None:
+        node, store = await reopened(place)
+        # The binlog alone keeps what is written now.
+        with monkeypatch.context() as patch:
+            patch.setattr(FileEngine, "_saving", lambda *_: [])
+            commit(store, *[KeyWrite(key, b"new") for key in KEYS])
+            await store.settle()
+            last = store.last_sequence
+            await node.close()
+        get = FileEngine.get
+
+        def get_but_no_data(engine: FileEngine, key: bytes) -> bytes | None:
+            assert not DATA_START <= key < DATA_END, f"{key!r} was read on the loop"
+            return get(engine, key)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FileEngine, "get", get_but_no_data)
+            node, store = await place.open_one()
+        assert store.engine.state.sequence == last
+        assert contents(store) == dict.fromkeys(KEYS, b"new")
+        check_kept_up(store.engine)
+        await node.close()
+        node, store = await place.open_one()
+        values = [KeyWrite(key, b"old" if at % 2 else None) for at, key in enumerate(KEYS)]
+        with monkeypatch.context() as patch:
+            patch.setattr(FileEngine, "get", get_but_no_data)
+            await store.engine.rewind(last - 1, values, BinlogPosition(8, last))
+        check_kept_up(store.engine)
+        assert store.engine.state.keys == len(KEYS) // 2
         await node.close()
 
     run_simulated(scenario)

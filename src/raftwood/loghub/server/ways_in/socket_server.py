@@ -19,7 +19,7 @@ from raftwood.loghub.server.ways_in.settings import AllowedNetworks, WaysInSetti
 from raftwood.loghub.shards import hash_key
 from raftwood.net.listeners import ConnectionAdmission, FairScheduler, TurnLimits
 from raftwood.net.tls import ServerTls
-from raftwood.net.tls_door import InTheDoor, TlsDoor
+from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 
 READ_BYTES: Final = 256 << 10
 SLICE_BYTES: Final = 16 << 10
@@ -163,10 +163,10 @@ class SocketServer:
         self.ports: list[int] = []
         """Those that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
-        self._doors: list[TlsDoor] = []
+        self._acceptors: list[TlsAcceptor] = []
         self._connections: dict[asyncio.Task[None], SocketConnection] = {}
-        self._admission: ConnectionAdmission[SocketConnection | InTheDoor] = ConnectionAdmission(
-            settings.connections_max, connections
+        self._admission: ConnectionAdmission[SocketConnection | PendingHandshake] = (
+            ConnectionAdmission(settings.connections_max, connections)
         )
         self._admission.count_in(metrics, self.way)
         self._refused_hosts: set[str] = set()
@@ -200,11 +200,11 @@ class SocketServer:
         """The system chooses a port that is 0."""
         make: Callable[[], asyncio.BaseProtocol] = self._streams
         if tls is not None:
-            door = TlsDoor(
+            acceptor = TlsAcceptor(
                 tls.context, self._admission, handshake_s=HANDSHAKE_S_MAX, shutdown_s=1.0
             )
-            self._doors.append(door)
-            make = door.before(make)
+            self._acceptors.append(acceptor)
+            make = acceptor.wrap(make)
         host, port = host_and_port(address)
         try:
             listener = await asyncio.get_running_loop().create_server(make, host, port)
@@ -297,8 +297,8 @@ class SocketServer:
         self.is_closing = True
         for listener in self._listeners:
             listener.close()
-        for door in self._doors:
-            await door.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for connection in self._connections.values():
             if not connection.is_busy:
                 connection.abort()

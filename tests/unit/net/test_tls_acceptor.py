@@ -1,7 +1,8 @@
-"""Connections amid a TLS handshake count: the oldest make room, and nothing outlives the door."""
+"""Connections amid a TLS handshake count: the oldest make room, and none outlives its listener."""
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -17,8 +18,7 @@ from tests.unit.net.test_rpc_tls import Files
 
 from raftwood.base.errors import Overloaded, Unavailable
 from raftwood.base.settings import ConnectionSettings
-from raftwood.net import ClientCredentials, ClientTls, ServerLimits, ServerTls
-from raftwood.net import tls_door as doors
+from raftwood.net import ClientCredentials, ClientTls, ServerLimits, ServerTls, tls_acceptor
 from raftwood.net.http_listener import HttpLimits, HttpListener
 from raftwood.net.listeners import BOUND_MIN
 
@@ -118,7 +118,7 @@ def test_handshakes_that_stall_do_not_keep_clients_of_http_out(run: Run, files: 
     run(main())
 
 
-def test_who_finds_no_room_is_told_so_behind_the_door(
+def test_a_newcomer_without_room_hears_so_after_its_handshake(
     run: Run, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -135,11 +135,11 @@ def test_who_finds_no_room_is_told_so_behind_the_door(
                 await stack.enter_async_context(connection)
             with pytest.raises(Overloaded, match="address_percent"):
                 await dial(port, credentials=BY_CERTIFICATE, tls=theirs)
-            monkeypatch.setattr(doors, "TOLD_MAX", 0)
+            monkeypatch.setattr(tls_acceptor, "REFUSED_MAX", 0)
             with pytest.raises(Unavailable):
                 await dial(port, credentials=BY_CERTIFICATE, tls=theirs)
             assert server.admission.count == 20
-            assert not server._doors[0].told
+            assert not server._acceptors[0].refused
 
     run(main())
 
@@ -154,6 +154,26 @@ def test_a_handshake_still_has_its_time(run: Run, files: Files) -> None:
         ):
             assert [await end_of(reader) for reader in readers] == [b""] * 2
             await until(lambda: server.admission.count == 0)
+
+    run(main())
+
+
+def test_a_connection_for_which_no_descriptor_is_left_ends_and_counts_no_more(
+    run: Run, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async def main() -> None:
+        tls, theirs = ServerTls(files.of(NODE)), ClientTls(files.of(CLIENT))
+        async with serving(Handlers().service, tls=tls) as (server, port):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "dup", none_left)
+                async with stalled(port, 2) as readers:
+                    assert [await end_of(reader) for reader in readers] == [b""] * 2
+            assert server.admission.count == 0
+            async with await dial(port, credentials=BY_CERTIFICATE, tls=theirs) as late:
+                assert await late.call(ECHO, b"late", 60_000) == b"late"
 
     run(main())
 
@@ -176,6 +196,6 @@ def test_no_socket_is_left_whatever_becomes_of_a_handshake(run: Run, files: File
                 writer.transport.abort()
             await until(lambda: server.admission.count == 0)
             await until(lambda: len(os.listdir("/proc/self/fd")) == before)
-            assert not server._doors[0].tasks
+            assert not server._acceptors[0].tasks
 
     run(main())
