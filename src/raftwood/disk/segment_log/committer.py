@@ -406,7 +406,7 @@ class Committer:
                 timer.cancel()
 
     async def _note_closed(self) -> None:
-        """Note that nothing follows, so that the next start can tell whether anything is missing."""
+        """Note that nothing follows, so that the next start can tell if anything is missing."""
         # First, because a note that comes later would say that the log is open.
         # Test: test_log_horizon::test_a_slow_disk_does_not_make_a_closed_log_an_open_one
         self.abandon()
