@@ -142,7 +142,8 @@ class SlowLeader:
 
         Without growing rests, two stores whose disks are slow in turns would pass the group to and
         fro, and each change costs a pause. Test:
-        test_slow_disk::test_a_group_rests_for_longer_after_each_change_and_for_less_when_it_was_calm
+        test_slow_disk::
+        test_a_group_rests_for_longer_after_each_change_and_for_less_when_it_was_calm
         """
         if self._has_tried:
             self._has_tried = False  # it was counted

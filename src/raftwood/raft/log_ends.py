@@ -183,7 +183,7 @@ class LogEnds:
             self._settle(replica)
 
     def _settle(self, replica: Replica) -> None:
-        """Spend votes up to the highest term when all have answered; drop a floor without effect."""
+        """Spend votes up to the highest term when all have answered; drop a useless floor."""
         floor = replica.vote_floor
         if floor is None or floor.is_asking:
             return
