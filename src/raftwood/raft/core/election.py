@@ -38,8 +38,8 @@ def stand(raft: "Raft", *, transfer: bool = False) -> None:
     if transfer or not raft.settings.prevote:
         # Pre-votes protect a leader from a node that cannot know better. Here the leader has
         # ordered the election itself (dissertation, section 3.10), and refuses proposals until it
-        # is over: a round of pre-votes would make the pause longer, and the voters' leases would
-        # refuse it.
+        # is over. A round of pre-votes would make the pause longer, and voters that still hear the
+        # leader would ignore it.
         _ask_for_votes(raft, context=TRANSFER if transfer else b"")
     else:
         _ask_for_prevotes(raft)
@@ -105,9 +105,9 @@ def on_vote_request(raft: "Raft", message: Message) -> None:
         or (raft.vote == NOBODY and raft.lead == NOBODY)
         or (prevote and message.term > raft.term)
     )
-    # Without the second condition a node that was away could win with the votes of others that were
-    # away, and would overwrite entries that a majority holds and clients were told of (Raft,
-    # 5.4.1). Planted bug: "vote for a shorter log"
+    # Without the second condition a node that was away for long could win, and would overwrite
+    # entries that a majority holds and clients were told of (Raft, 5.4.1). Planted bug: "vote for a
+    # shorter log"
     if can_vote and raft.log.up_to_date(message.index, term=message.log_term):
         # The answer repeats the term that was asked about. A voter that was cut off may be terms
         # behind; the asker would take an answer with the voter's own term for an old one, and drop

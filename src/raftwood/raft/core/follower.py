@@ -39,7 +39,7 @@ def step(raft: "Raft", message: Message) -> None:
     elif kind is MessageKind.PROPOSE:
         _forward_proposal(raft, message)
     elif kind is MessageKind.READ_INDEX or kind is MessageKind.TRANSFER_LEADER:
-        # Without a leader the request is dropped; the client asks again.
+        # Without a leader the request is dropped; the host asks again.
         if raft.lead != NOBODY:
             message.target = raft.lead
             message.term = 0

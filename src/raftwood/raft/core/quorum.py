@@ -36,8 +36,8 @@ def majority_committed(voters: Collection[int], acknowledged: Mapping[int, int])
         return acknowledged.get(voter, 0)
     get = acknowledged.get
     indexes = sorted([get(voter, 0) for voter in voters])
-    # Of three voters the second, of four the second, of five the third: a majority is at least
-    # here.
+    # Counted from the lowest: of three voters the second, of four the second, of five the third. A
+    # majority has this index or a higher one.
     return indexes[count - (count // 2 + 1)]
 
 

@@ -73,7 +73,7 @@ class Inflights:
     def free_to(self, index: int) -> None:
         """Appends up to an index have been answered.
 
-        An answer covers all appends before it, so one that was lost frees nothing less.
+        An answer covers all appends before it, so an answer that is lost costs nothing.
         """
         queue = self._queue
         while queue and queue[0][0] <= index:
