@@ -229,7 +229,7 @@ class GroupStorage:
         self.configuration: ConfState = membership_of(self.state)
         """The membership at the index that the state machine starts from."""
         self.visible_snapshot: Snapshot | None = None
-        """What a follower gets that needs entries from before the log's first."""
+        """The snapshot for followers that need entries from before the log begins."""
         self.cache = RaftEntryCache(self.last_index() + 1)
         self.change_index = 0
         """The last membership change of the log that may not be committed yet; 0 for none."""
@@ -376,7 +376,7 @@ class PlannedWrite:
         self.snapshot: Snapshot | None = None
 
     def size_bytes(self) -> int:
-        """What the records take in the log, entries and headers."""
+        """The bytes of the records in the log, entries and headers."""
         size = len(self.records) * RECORD_HEADER_BYTES
         for record in self.records:
             if type(record) is Run:

@@ -54,7 +54,7 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     last_term: int
     last_index: int
     match: int = 0
-    """Of a leader: how far it believes the asking store's log to agree with its own."""
+    """At a leader: how far the asking store's log is known to agree; 0 elsewhere."""
 
 
 class VoteFloor:

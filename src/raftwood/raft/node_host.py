@@ -704,7 +704,7 @@ class NodeHost:
         else:
             await self._store.close()
 
-    # What the parts ask of one another
+    # Calls between the parts
 
     def _replica(self, group: int) -> Replica:
         return self._groups.get(group)
@@ -791,7 +791,7 @@ class NodeHost:
 
     @property
     def incarnation(self) -> str:
-        """Of the data folder: a store that comes back empty has another one."""
+        """The number of the data folder: a store that comes back empty has another one."""
         return self._store.identity.incarnation
 
     def refusals(self) -> dict[int, str]:

@@ -316,7 +316,7 @@ class Repairs:
         self._begin(group, reason, halted)
 
     def lost_end(self, group: int, up_to: int) -> None:
-        """A replica that only votes lacks what it has acknowledged: it votes no more."""
+        """A damaged replica lacks entries that it acknowledged: it must not vote any more."""
         self._lost[group] = max(up_to, self._lost.get(group, 0))
         self.end_vote(group)
         self._run(self._keep_lost(group), f"note on the lost end of group {group}")
@@ -428,7 +428,7 @@ class Repairs:
             case RepairStage.NONE | RepairStage.LOOK:
                 return await self._look(group, token, state)
             case RepairStage.LEARN if is_damaged:
-                return await self._look(group, token, state)  # what it has learnt is damaged again
+                return await self._look(group, token, state)  # the new data is damaged again
             case RepairStage.LEAVE:
                 return await self._leave(group, token, state)
             case RepairStage.JOIN:
@@ -557,7 +557,7 @@ class Repairs:
         return True
 
     async def _ask(self, group: int, token: object, step: RepairStep) -> RepairAnswer:
-        """Ask whoever leads the group: the store that did last time, then all others."""
+        """Ask the group's leader: first the store that led last time, then all others."""
         stores = sorted(self._peers.addresses(), key=lambda store: (store != self._leader, store))
         error: RaftwoodError = NotFound(f"no other store of group {group} is known here")
         for store in stores:

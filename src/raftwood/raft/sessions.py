@@ -189,7 +189,7 @@ WINDOW: Final = 1024
 """How far a session's sequences may be ahead of what its client acknowledged."""
 RESULT_BYTES_MAX: Final = 64 << 10
 SESSION_BYTES_MAX: Final = 1 << 20
-"""What the results kept for one session add up to, errors apart; more are not kept."""
+"""Bytes of all results kept for one session, errors apart; results beyond are not kept."""
 MESSAGE_CHARACTERS_MAX: Final = 1000
 IDLE_MS_MIN: Final = 10_000
 """How long a session was not used before another one may take its place."""

@@ -415,7 +415,7 @@ SNAPSHOT_BYTES_MAX: Final = 1 << 40
 
 
 class AnnouncedSnapshot(msgspec.Struct, frozen=True):
-    """What a sender said that it would send."""
+    """A snapshot as its sender announced it."""
 
     group: int
     index: int
@@ -430,8 +430,8 @@ class AnnouncedSnapshot(msgspec.Struct, frozen=True):
 class SnapshotReceiver:
     """One snapshot on its way in; any error drops it, and the sender begins again.
 
-    Calls are served one after another. It waits for ever for a sender that is gone: whoever began
-    it aborts it, by time or by beginning another.
+    Calls are served one after another. It waits for ever for a sender that is gone, so its owner
+    aborts it after a time, or when another transfer of the group begins.
     """
 
     def __init__(
@@ -455,7 +455,7 @@ class SnapshotReceiver:
         self._is_kept = False
 
     async def begin(self) -> None:
-        """Make the file; called once, by whoever hands the receiver out."""
+        """Make the file; called once, before the receiver is handed out."""
         self._check_open()
         await self._file.create()
 
@@ -570,7 +570,7 @@ SnapshotKey = tuple[int, int]
 
 
 def snapshot_key(name: str) -> SnapshotKey | None:
-    """What the name of a snapshot's file says; None for other files."""
+    """Group and index from the name of a snapshot's file; None for other files."""
     match = _SNAPSHOT.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 

@@ -352,7 +352,7 @@ class Peer:
         self.silent_ticks = 0
         self.is_lost = False
         self.refusal = ""
-        """Why it does not let this store in, as it was told last."""
+        """The last reason that it gave for refusing this store."""
         self.knows_sync_times = False
         self.sync_ms: int | None = None
         """How long a sync takes there, as its last ping told."""

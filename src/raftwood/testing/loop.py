@@ -74,7 +74,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._collected_at = 0
         self._hash = xxhash.xxh3_64()
         self.trace_lines: list[str] | None = None
-        """What the hash was made of, kept on request: it shows where two runs part."""
+        """The events in the hash, kept on request: they show where two runs part."""
         self._processes = 0
         self.nodes: dict[str, SimulatedNode] = {}
         self.outside = self.new_process(self.add_node("outside"))

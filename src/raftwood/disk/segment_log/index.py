@@ -96,17 +96,17 @@ class GroupIndex:
 
     @property
     def payload_bytes(self) -> int:
-        """Of all runs."""
+        """The payload bytes of all runs."""
         return sum(self._payload_bytes[self._dead :])
 
     @property
     def sizes(self) -> "array[int]":
-        """Of all runs, in order."""
+        """The payload bytes of each run, in order."""
         return self._payload_bytes[self._dead :]
 
     @property
     def terms(self) -> "array[int]":
-        """Of all runs, in order."""
+        """The term of each run, in order."""
         return self._term[self._dead :]
 
     def row_of(self, index: int) -> int:

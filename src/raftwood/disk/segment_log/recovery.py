@@ -78,7 +78,7 @@ class Inspection(msgspec.Struct):
     """Segment number → bytes of all records in it."""
     flush_count: int = 0
     horizon: Horizon | None = None
-    """What the HORIZON file says; None where the log has none that can be read."""
+    """The contents of the HORIZON file; None if there is none that can be read."""
     damages: list[Damage] = msgspec.field(default_factory=list)
 
 
@@ -246,7 +246,7 @@ class _Walk:
             self._take_horizon(is_needed=False)
             if found.horizon is not None:
                 # None has a flush: those left may have been prepared behind others that are gone.
-                # What the horizon calls durable is removed only on the word of a later flush.
+                # A segment that the horizon calls durable goes only after a later flush allows it.
                 last = segment_of(found.synced) if found.synced else found.horizon.begun
                 found.oldest = min(found.oldest, last)
         # Flushes cannot tell that the segment behind the last of them is missing: the horizon names

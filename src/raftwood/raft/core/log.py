@@ -136,7 +136,7 @@ class RaftLog:
         self.committed = self.applying = self.applied = first - 1
         self.last_index = last
         self.last_term = storage.term(last)
-        """Of the last entry, which is asked for most."""
+        """The term of the last entry, kept because nearly every message asks for it."""
         self.unstable = Unstable(last + 1)
         self._applying_bytes_max = applying_bytes_max
         self._applying_bytes = 0

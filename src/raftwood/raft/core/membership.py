@@ -25,7 +25,7 @@ from raftwood.raft.core.tracker import Membership, Progress, Tracker
 
 
 class StepKind(IntEnum):
-    """What one step does to one node."""
+    """The kinds of steps, each for one node."""
 
     ADD_VOTER = 0
     REMOVE = 1

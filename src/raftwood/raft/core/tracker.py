@@ -107,7 +107,7 @@ class Progress:
         self.next = next_index
         """The first index that was not sent; never at or below `match`."""
         self.sent_commit = 0
-        """The highest commit index sent: nobody is told twice by an empty append."""
+        """The highest commit index sent, so that no empty append repeats one."""
         self.state = PROBE
         self.pending_snapshot = 0
         """Index of the snapshot that is under way; zero outside SNAPSHOT, or after a failure."""
