@@ -8,7 +8,10 @@
 
 The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
 somebody else, and can't vote again under an identity that has forgotten its votes. For the same
-reason a folder that once held a log and has none now is damaged, not new.
+reason a folder that once held a log and has none now is damaged, not new. Taken for new, it would
+vote twice in a term, and elect a leader that lacks what it acknowledged.
+Test: tests/unit/disk/test_folder::
+test_a_store_that_lost_its_log_or_its_identity_is_damaged_not_new
 """
 
 import asyncio
@@ -42,7 +45,7 @@ _LOG_NAME: Final = re.compile(r"log(-[1-9][0-9]{0,8})?")
 IN_USE: Final = "IN-USE"
 """A file in each log but the first, made before the log is used."""
 LOGS_ASIDE_MAX: Final = 2
-"""Damaged logs that are kept; with more, somebody has to look at the disk first."""
+"""Damaged logs that are kept; before the next one, an operator has to look at the disk."""
 
 
 class FolderIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +55,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: int
     incarnation: str
     initialised: bool = False
-    """A log was made in it: from then on, a folder without one is damaged."""
+    """A log was made in the folder: without one it is damaged from then on."""
     log: str = _FIRST_LOG
     """The folder of the log; another one once a damaged log was set aside."""
 
@@ -92,7 +95,7 @@ def decode_identity(data: Buffer, *, path: str) -> FolderIdentity:
 
 
 _REMEDY: Final = "restore the file from a backup"
-"""Who owns the folder adds what else can be done."""
+"""The owner of the folder adds its own remedies."""
 
 
 class DataFolder:
@@ -191,7 +194,9 @@ class DataFolder:
     async def use_next_log(self) -> None:
         """Let the log at `next_log_path` take the place of the one in use, which stays as it is.
 
-        One file is replaced, so that a crash leaves the old log in use or the new one.
+        One file is replaced, so that a crash leaves the old log in use or the new one. Between two
+        renames of folders there would be no log at all (decision 0034). Test:
+        tests/unit/raft/test_damaged_log::test_setting_a_log_aside_goes_on_after_a_crash_at_any_time
         """
         name = posixpath.basename(self.next_log_path())
         identity = msgspec.structs.replace(self.identity, log=name, initialised=True)
@@ -204,6 +209,8 @@ class DataFolder:
 
         An IDENTITY that was restored from a backup may name a log that was set aside since. The
         store would set that aside once more, and build a new log in the place of the good one.
+        Test: tests/unit/disk/test_folder::
+        test_the_log_used_last_is_used_whatever_an_older_identity_names
         """
         identity = await self._with_newest_log()
         if identity != self.identity:
@@ -252,13 +259,18 @@ class DataFolder:
 
 
 async def _make(files: Files, path: str) -> None:
-    """Make the folder and its parents, durably; the stamp in it tells that this was done."""
+    """Make the folder and its parents, durably; the stamp in it says that this was done.
+
+    A synced log in a folder whose parents were not synced is gone after a power loss. Test:
+    tests/unit/disk/test_folder_on_bad_ground::
+    test_an_acked_write_survives_a_power_loss_wherever_the_folder_is
+    """
     (names,) = await perform(files, seam.ListDirectory(path))
     if names is not None and "IDENTITY" in names:
         return
     parent = posixpath.dirname(path) or "."
     await perform(files, seam.MakeDirectory(path), seam.SyncDirectory(parent))
-    # Which of them were there before is not asked: a process that was killed may have made them.
+    # Also parents that were there before: a process that was killed may have made them unsynced.
     with suppress(PermissionError):  # one that may not be read is not one that we made
         while parent not in (".", "/"):
             parent = posixpath.dirname(parent) or "."
@@ -352,7 +364,7 @@ class Store:
         """Lock the folder, recover its log, and note that it has one.
 
         `replace_log` is for an owner that can do without a damaged log: it puts another one in its
-        place (`DataFolder.use_next_log`), or raises what is to be told.
+        place (`DataFolder.use_next_log`), or raises the error for the operator.
         """
         folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
         try:

@@ -20,4 +20,8 @@ RawNode. The modules here run it, as dragonboat's NodeHost does: one `NodeHost` 
   `repair`, `damaged_log`; `offline` works on the folder of a stopped store.
 
 Imports `net`, `disk` and `base`. `state_machine` is the seam for what is built on raft.
+
+Comments beside a rule name the failure that it prevents and what shows it. Tests are below
+`tests/unit/raft` unless a folder is given; planted bugs, by their names in quotes, are in
+`tests/kits/raft/hosts/mutants.py`. Decision 0007 has the host as a whole.
 """

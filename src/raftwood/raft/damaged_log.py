@@ -1,10 +1,10 @@
 """A store whose log is damaged at a start: the log is set aside, and its peers fill a new one.
 
-The store keeps its number and its incarnation. What can be read of the damaged log tells which
-groups it had, and a term and vote of each that may be old. One new log is built of these records
-and of a note that says what happened (`StoreRegistry.damage`). Then one replaced file puts it in
-the place of the damaged one (`DataFolder.use_next_log`): a crash before that begins again, and the
-damaged log stays as it is, for an operator.
+The store keeps its number and its incarnation. The readable records of the damaged log name the
+groups that it had, and a term and vote of each that may be old. One new log is built of these
+records and of a note that says what happened (`StoreRegistry.damage`). Then one replaced file puts
+it in the place of the damaged one (`DataFolder.use_next_log`): a crash before that begins again,
+and the damaged log stays as it is, for an operator. Decision 0034 says why.
 
 No group has a replica then. Each goes through the repair of `repair`: the group removes the store,
 adds it as a learner, fills it, and makes it a voter if it was one. Until it has applied the
@@ -13,7 +13,7 @@ addition, the store neither votes nor stands nor counts in a quorum.
 A group may have lost all of its records here, so that it looks new. While the note stands, and it
 stands for good, a group without a record is not begun as a new one:
 
-- For one that is founded, the other founders are asked. If one of them has more of it than its
+- For one that is founded, the store asks the other founders. If one of them has more of it than its
   founding, the group was lost here, and is repaired. If none has, nobody was ever elected in it,
   nothing was committed, and it is founded. This costs one question to each founder, once for each
   group.
@@ -21,9 +21,9 @@ stands for good, a group without a record is not begun as a new one:
   have been a voter before. This costs one removal and one addition.
 - One that this store founds alone is refused: nobody else could know it.
 
-So the note may stand for good, also on all stores of a cluster. A snapshot tells of its group as a
-record does. If all members of a group have lost all records of it, and it had no snapshot yet,
-nobody is left who knows that it was there.
+So the note may stand for good, also on all stores of a cluster. A snapshot proves its group as a
+record does. If all members of a group have lost all records of it, and it had no snapshot yet, no
+store knows any more that it existed.
 
 Why nothing is lost although the store may have forgotten its term, its vote and what it
 acknowledged. Let S be the store, and R the change that the repair asks for after the loss: the
@@ -48,6 +48,10 @@ has acknowledged nothing of it.
 
 A group of two cannot commit a removal without S, and one that has lost its quorum otherwise can
 neither: its replica here stays halted, and its status names the command that helps.
+
+Tests: test_damaged_log::
+test_what_two_stores_acked_survives_the_damage_of_one_whichever_starts_first, and
+test_damaged_log::test_a_store_that_takes_part_before_it_has_learnt_is_caught, which plants the bug
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,7 +129,7 @@ class _LogReplacement:
         self.was_asked = False
 
     async def begin_new_log(self, folder: DataFolder, error: StoreDamaged) -> None:
-        """Called by `Store.open` with the folder locked; raises what is to be told instead."""
+        """Build the new log, or raise the error for the operator; the folder is locked."""
         self.was_asked = True
         if not self._is_allowed:
             raise StoreDamaged(
@@ -169,7 +173,7 @@ class _LogReplacement:
 
 
 class _Salvage:
-    """What the intact records of a log tell of each group, whatever is missing between them."""
+    """The state of each group by the intact records of a log, with gaps between them."""
 
     def __init__(self) -> None:
         self.book: bytes | None = None
@@ -183,7 +187,7 @@ class _Salvage:
             self._groups[record.group] = _merged(known, record)
 
     def take_snapshots(self, names: Iterable[str]) -> None:
-        """A group with a snapshot was there, though no record tells of it any more.
+        """Count a group with a snapshot as one of this store's, even without any record of it.
 
         Without this, a group whose members all lost all records would be founded anew, empty.
         """
@@ -210,7 +214,7 @@ class _Salvage:
 
 
 def _merged(known: GroupState, record: ScannedRecord) -> GroupState:
-    """The highest term, and the vote in it; all else as it was told last."""
+    """The highest term, and the vote in it; all else as in the last record."""
     if record.kind == KIND_RUN:
         if record.term <= known.term:
             return known

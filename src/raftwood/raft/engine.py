@@ -1,18 +1,20 @@
-"""The host's work, turn by turn: all that has come in is dealt with together.
+"""The host's work, turn by turn: one turn handles all that has come in since the last.
 
 In a turn, each replica with something to do hands out its work. One frame goes to each peer, then
-one write to the shared log, then committed entries are applied. A leader's appends may leave
-before its own sync; votes and acknowledgements, its own included, wait for it: they are the
-responses that a write's end delivers. Applying comes last because it may be slow, and the peers
-need not wait.
+one write to the shared log, then committed entries are applied. A leader's appends may leave before
+its own sync (Raft dissertation, section 10.2.1): peers write them at the same time, and the leader
+counts its own copy only once it is durable. Votes and acknowledgements, its own included, wait for
+the sync: they are the responses that a write's end delivers. Sent earlier, a crash would take back
+what a leader has counted. Planted bugs: "acks before sync", "disk without sync". Applying comes
+last because it may be slow, and the peers need not wait.
 
-`Outbox` gathers what a turn sends. The core behaves as etcd's does, with an append per commit and
-an answer per append. Here they are merged: appends of one group that follow one another become
-one, answers keep the highest index. An append that only tells of a new commit index waits up to a
-tick for one with entries, which tells the same, unless a reader waits for it there.
+`Outbox` gathers the messages of a turn. The core behaves as etcd's does, with an append per commit
+and an answer per append. Here they are merged: appends of one group that follow one another become
+one, answers keep the highest index. An append that only carries a new commit index waits up to a
+tick for one with entries, which carries it too, unless a reader waits for it there.
 
-`HostTasks` is what goes on beside the turns: snapshots saved, sent and restored, entries
-fetched.
+`HostTasks` runs the work beside the turns: it saves, sends and restores snapshots, and fetches
+entries.
 """
 
 import asyncio
@@ -37,7 +39,11 @@ from raftwood.raft.transport import encode_frames
 
 INSTALL_PAUSE_S: Final = 1.0
 HELD_BACK_MAX: Final = 10
-"""The log grows to so many times its usual length for a follower that catches up."""
+"""The log grows to so many times its usual length for a follower that catches up.
+
+Without it, a follower that gets a snapshot more slowly than new ones are taken never arrives. Test:
+test_host_snapshots::test_a_snapshot_arrives_although_others_are_taken_faster_than_it_is_sent
+"""
 FETCHES_MAX: Final = 8
 """Groups that read from disk at once, when a store is back that was away for long."""
 FETCH_MESSAGES: Final = 8
@@ -87,7 +93,10 @@ class HostTasks:
 
     @contextlib.contextmanager
     def halting(self, replica: Replica) -> Iterator[None]:
-        """A replica whose data is bad says nothing more, and is repaired: it must not spread."""
+        """Halt a replica whose data is bad, and have it repaired: bad data must not spread.
+
+        Test: tests/assurance/raft/test_raft_hosts::test_flipped_bits_of_one_store_never_spread
+        """
         try:
             yield
         except StoreDamaged as error:
@@ -117,7 +126,7 @@ class HostTasks:
             _log.warning("no snapshot", group=replica.group, reason=error.message)
 
     def tell_members(self, replica: Replica) -> None:
-        """A log of version 1 begins with members that it does not tell: take a snapshot now."""
+        """Take a snapshot for a log of version 1, whose first members are not in the log itself."""
 
         async def tell() -> None:
             with contextlib.suppress(RaftwoodError), self.halting(replica):
@@ -197,7 +206,7 @@ class HostTasks:
         return max(one, min(one * FETCH_MESSAGES, replica.cache_bytes_max))
 
     def verify_snapshots(self, replica: Replica) -> None:
-        """A snapshot was not taken by its receiver: it may be this store's copy that is bad."""
+        """Read a snapshot that its receiver refused: this store's copy may be bad."""
 
         async def verify() -> None:
             try:
@@ -282,12 +291,14 @@ class Outbox:
         before = self._items[place[0]][position][1]
         if before.term != message.term or before.index + len(before.entries) != message.index:
             return False
-        # Not in place: the core still holds the list that it handed out.
+        # A new list: the core and messages to other followers hold the old one.
         before.entries = before.entries + message.entries if before.entries else message.entries
         before.commit = message.commit
         return True
 
     def _merge_response(self, place: _Place, message: Message) -> bool:
+        # An acknowledgement covers everything before it, so the highest says all. A refusal names
+        # one append, and an answer of another term counts for another leader: both go as they are.
         position = self._responses.get(place)
         if position is None:
             return False
@@ -328,7 +339,7 @@ class Outbox:
 
 
 WRITES_IN_FLIGHT_MAX = 2
-"""Proposals wait for a third one, and become larger runs meanwhile."""
+"""While so many writes are under way, proposals wait and become larger runs."""
 _WRITE_BYTES_MAX = 8 << 20
 """Replicas are written together up to here, or to what the log takes at once, if that is less."""
 
@@ -378,7 +389,7 @@ class RaftEngine:
         self._loop.call_soon(self._run)
 
     def at_once(self, work: Callable[..., None], *arguments: object) -> None:
-        """Take in what came, which is known to be all that there is for now, and do its turn.
+        """Do work, and its turn at once: the caller knows that nothing else is to come for now.
 
         A turn of the loop in between would only add to every append's latency.
         """
@@ -403,14 +414,14 @@ class RaftEngine:
             self.guarded(self._outbox.flush)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work on replicas; whatever fails in it ends the process."""
+        """Do work on replicas; any failure in it ends the process."""
         try:
             work(*arguments)
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Whatever it is, a replica's state in memory may no longer be what it promised."""
+        """End the process: a replica's state in memory may no longer be what it promised."""
         _log.error("a turn failed", exc_info=error)
         self._environment.end_process(f"the raft host cannot go on: {error!r}")
 
@@ -465,7 +476,10 @@ class RaftEngine:
             elif message.kind is _SNAPSHOT:
                 self._chores.send_snapshot(replica, message)
             elif message.source == self._store:
-                # Else a follower's question to a former leader: it will ask the new one itself.
+                # Not a follower's question to a former leader, which the core passes on in the
+                # follower's name: peers hear a store about itself only, and would close the
+                # connection. The follower asks the new leader itself. Test: test_forwarding::
+                # test_a_question_to_a_former_leader_is_not_passed_on_in_the_name_of_who_asked
                 outbox.add(group, message, book)
 
     # Writing
@@ -478,6 +492,8 @@ class RaftEngine:
         planned: list[_Planned] = []
         size = 0
         for replica, message in writes:
+            # One write of this replica was refused. A later one must not pass it: its entries would
+            # leave a gap, or be acknowledged without the vote or the cut that came before.
             if replica.backlog:
                 _put_behind(replica.backlog, message)
                 continue
@@ -517,6 +533,8 @@ class RaftEngine:
         try:
             self._log.write(records, partial(self._durable, tickets))
         except (DiskFull, Overloaded) as error:
+            # The core counts these as handed to the disk, so the host keeps them and tries again.
+            # Nothing of them is acknowledged meanwhile. Tests: test_host_full_disk
             for replica, _, message in planned:
                 if not replica.backlog_ticks:  # it is tried again with every tick, and told once
                     _log.warning("a write waits", group=replica.group, reason=error.message)
@@ -573,7 +591,8 @@ class RaftEngine:
         if self._held:
             held, self._held = self._held, []
             for replica in held:
-                # Once: what a slow disk writes for other leaders' groups may never leave room.
+                # Proposals wait for one write and no more (decision 0035): on a slow disk, writes
+                # for groups that other stores lead may never leave room.
                 replica.has_waited = True
                 self.mark(replica)
 
@@ -582,12 +601,21 @@ class RaftEngine:
         self.guarded(self._release, replica)
 
     def _release(self, replica: Replica) -> None:
+        """Deliver the answers of all writes that are done, in order.
+
+        The oldest may wait for a snapshot to be restored, and what comes after it builds on that.
+        Planted bug: "releases answers of later writes"
+        """
         tickets = replica.tickets
         while tickets and tickets[0].is_done:
             self._respond(replica, tickets.popleft().responses)
 
     def _respond_in_order(self, replica: Replica, responses: list[Message]) -> None:
-        """Responses of a message without records promise what was written before them."""
+        """Deliver responses of a message without records, after the writes before it.
+
+        Such a response may repeat a promise whose write is under way: a vote that was asked for
+        twice, an append that came twice. Planted bug: "answers out of order"
+        """
         if not responses:
             return
         if replica.tickets:
@@ -611,10 +639,12 @@ class RaftEngine:
 
 
 def _committed(replica: Replica, message: Message) -> int:
-    """What is committed, for a write that has waited.
+    """The commit index to store with a write that has waited; 0 if it does not fit any more.
 
-    Its entries may have been replaced since, by others that wait behind it: these are committed
-    perhaps, and not those of the same indexes that are written now.
+    The entries may have been replaced since, by others that wait behind this write. Those may be
+    committed: stored with the old entries of the same indexes, the commit index would make a start
+    apply entries that nobody committed. Test: test_host_full_disk::
+    test_a_change_that_was_replaced_while_it_waited_for_room_is_not_stored_as_committed
     """
     log, entries = replica.node.raft.log, message.entries
     is_current = not entries or log.holds(entries[-1].index, term=entries[-1].term)
@@ -622,7 +652,7 @@ def _committed(replica: Replica, message: Message) -> int:
 
 
 def _put_behind(backlog: deque[Message], message: Message) -> None:
-    """Let a write wait behind others; one that only says something is said along with the last."""
+    """Let a write wait behind others; answers without a write join those of the last one."""
     if message.entries or message.snapshot is not None or message.term:
         backlog.append(message)
     else:
@@ -630,5 +660,8 @@ def _put_behind(backlog: deque[Message], message: Message) -> None:
 
 
 def _add_new(waiting: list[Message], responses: list[Message]) -> None:
-    """A leader asks again and again: what waits for long must not grow with time."""
+    """Add answers that do not wait already: a leader repeats its questions for as long as it takes.
+
+    Test: test_host_full_disk::test_what_waits_for_room_does_not_grow_with_time
+    """
     waiting += [response for response in responses if response not in waiting]

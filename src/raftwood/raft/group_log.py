@@ -8,8 +8,8 @@
   core is told to try again later, and the host fetches them meanwhile. All runs with entries that
   are not applied yet are in memory, so that applying, sending and cutting never wait for the disk;
   applied ones stay as long as there is room.
-- `plan_write` works a replica's part of a write out before anything is changed. A write may be
-  refused (the disk is full), so that planning and accepting are two steps.
+- `plan_write` works out a replica's part of a write before anything is changed. A write may be
+  refused (the disk is full), so planning and accepting are two steps.
 """
 
 from collections import deque
@@ -76,7 +76,10 @@ class RepairStage(StrEnum):
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
-    """What must survive a crash beside the entries."""
+    """State that must survive a crash beside the entries (Raft, figure 2).
+
+    Planted bug: "forgets votes and terms"
+    """
 
     version: int
     term: int
@@ -89,17 +92,26 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     snapshots: tuple[int, ...] = ()
     """The indexes of the snapshots, oldest first; other files are left-overs."""
     is_removed: bool = False
-    """The replica was removed: only its term and vote are kept, for it may come back."""
+    """The replica was removed; its term and vote are kept, because the store may be added again.
+
+    Without them it could vote twice in the term in which it was removed.
+    """
     forced_voters: tuple[int, ...] = ()
     """Set by an operator after the quorum was lost for good: the membership from the end on."""
     given_up: tuple[int, ...] = ()
-    """Stores that an operator gave up then: nothing they say about this group is heard again."""
+    """Stores that an operator gave up then; their messages about this group are ignored.
+
+    Two of three would else elect one another and bring the lost log back, in any term.
+    """
     votes_from: int = 0
-    """No vote is given, and none asked for, before this entry is applied: what the replica had
-    acknowledged up to it was dropped."""
+    """The replica neither votes nor stands before this entry is applied (decision 0008).
+
+    It has dropped entries up to there that it had acknowledged: with its vote, a leader could be
+    elected that lacks them.
+    """
     repair: RepairStage = RepairStage.NONE
     repair_as_voter: bool = False
-    """What the replica was before its repair, and is to be again."""
+    """Whether the replica was a voter before its repair, and becomes one again."""
 
     @property
     def is_without_replica(self) -> bool:
@@ -214,7 +226,7 @@ class GroupStorage:
         self.configuration: ConfState = membership_of(self.state)
         """The membership at the index that the state machine starts from."""
         self.visible_snapshot: Snapshot | None = None
-        """What a follower gets that needs entries from before the log's first."""
+        """The snapshot for followers that need entries from before the log begins."""
         self.cache = RaftEntryCache(self.last_index() + 1)
         self.change_index = 0
         """The last membership change of the log that may not be committed yet; 0 for none."""
@@ -246,7 +258,7 @@ class GroupStorage:
         return self._log.term_of(self._group, index)
 
     def entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """As the core asks, or a part of it: what is in memory without a gap."""
+        """The entries that the core asks for, as far as memory has them without a gap."""
         cache = self.cache
         if low >= cache.first_index:
             if high > cache.next_index:
@@ -269,7 +281,10 @@ class GroupStorage:
         )
 
     def snapshot(self) -> Snapshot:
-        """The oldest one, so that nothing of the log after it stays away from the follower."""
+        """The oldest one: with it, a follower gets the whole log that this replica has."""
+        # Entries on disk count as compacted for the core until they are fetched. A snapshot now
+        # would replace the follower's log for a few entries that are there in a moment. Test:
+        # test_group_storage::test_what_only_the_disk_has_is_missed_then_fetched_then_given_up
         if self.missed is not None or self.visible_snapshot is None:
             raise SnapshotNotReady("the entries are being read from disk")
         return self.visible_snapshot
@@ -277,7 +292,7 @@ class GroupStorage:
     async def fetch(self, first_index: int, bytes_max: int) -> None:
         """Bring entries into memory that only the disk has."""
         entries = await self.read(first_index, bytes_max)
-        # What is still open to change is in the cache, which comes first.
+        # Entries that may still be replaced are in the cache, and the cache is asked first.
         self._fetched = [
             entry for entry in entries if first_index <= entry.index < self.cache.first_index
         ]
@@ -294,7 +309,7 @@ class GroupStorage:
         return [entry for run in runs for entry in self._decoded(run, view_run)]
 
     async def load_tail(self, first_index: int, bytes_max: int) -> None:
-        """After a start: bring what may be uncommitted, by whole runs, into the cache."""
+        """After a start: bring entries that may be uncommitted, by whole runs, into the cache."""
         last = self.last_index()
         index = max(first_index, self.first_index())
         cache: RaftEntryCache | None = None
@@ -338,7 +353,10 @@ class GroupStorage:
 
 _NORMAL = EntryKind.NORMAL
 STATE_EVERY_BYTES = 1 << 20
-"""The commit index is stored along so often: what comes after it is replayed as uncommitted."""
+"""The commit index is stored once in so many bytes; a start takes later entries for uncommitted.
+
+It is learnt again from the leader, so to store it with every write would only cost room.
+"""
 
 
 class PlannedWrite:
@@ -355,7 +373,7 @@ class PlannedWrite:
         self.snapshot: Snapshot | None = None
 
     def size_bytes(self) -> int:
-        """What the records take in the log, entries and headers."""
+        """The bytes of the records in the log, entries and headers."""
         size = len(self.records) * RECORD_HEADER_BYTES
         for record in self.records:
             if type(record) is Run:
@@ -365,7 +383,7 @@ class PlannedWrite:
         return size
 
     def accept(self, storage: GroupStorage) -> int:
-        """The log has taken the records; answers how many bytes of entries they held."""
+        """Note that the log has taken the records; returns how many bytes of entries they held."""
         if self.state is not None:
             storage.state = self.state
         if self.snapshot is not None and self.state is not None:
@@ -393,7 +411,7 @@ def plan_write(
     committed: int,
     bytes_since_state: int,
 ) -> PlannedWrite:
-    """What a message to the append thread asks of the log; `committed` is what the core knows."""
+    """Plan the records for a message to the append thread; `committed` is the core's index."""
     planned = PlannedWrite()
     records = planned.records
     entries = message.entries
@@ -419,7 +437,7 @@ def plan_write(
 def needs_no_write(
     storage: GroupStorage, message: Message, *, committed: int, bytes_since_state: int
 ) -> bool:
-    """Whether a plan would be empty: most messages without entries only tell of a commit index."""
+    """Whether a plan would be empty: most messages without entries only carry a commit index."""
     return (
         not message.entries
         and message.snapshot is None
@@ -454,10 +472,12 @@ def _last_change(entries: list[Entry]) -> int:
 
 
 def _settles_change(storage: GroupStorage, committed: int) -> bool:
-    """Whether a change that the log has is now known to be committed, and that is not stored yet.
+    """Whether a change in the log is known to be committed, and that is not stored yet.
 
-    It is stored before anything later is acknowledged: from that the leader knows who needs the
-    old members no more, not even after a start.
+    It is stored before anything later is acknowledged. From that acknowledgement the leader knows
+    that this store counts by the new members from now on, also after a restart. Only then may it
+    tell a removed store to go, whose vote the old membership could still need. Test:
+    test_writes::test_that_a_change_is_committed_is_stored_with_the_entries_that_come_after
     """
     return storage.state.commit < storage.change_index <= committed
 
@@ -466,8 +486,11 @@ def _plan_commit(planned: PlannedWrite, group: int, storage: GroupStorage, commi
     """A membership change is stored together with the commit index, which covers the one before.
 
     A membership counts from where it is applied, and after a start that is up to the stored commit
-    index. A replica that was behind by two changes could win a vote, by members of long ago, that
-    others hold as well: the majorities of memberships one change apart meet, those of two don't.
+    index. A replica that was behind by two changes could win an election by the votes of former
+    members, while the present ones elect another leader: majorities of memberships one change apart
+    meet, those two changes apart need not (Raft dissertation, section 4.1). Planted bug: "stores
+    changes without the commit index". Test: test_writes::
+    test_a_membership_change_stores_the_commit_index_that_covers_the_change_before
     """
     state = planned.state or storage.state
     if commit > state.commit:
@@ -476,7 +499,7 @@ def _plan_commit(planned: PlannedWrite, group: int, storage: GroupStorage, commi
 
 
 def _plan_cut(planned: PlannedWrite, group: int, storage: GroupStorage, first: int) -> None:
-    """Entries replace others: runs are cut as a whole, so that a run's good part is rewritten."""
+    """Cut entries that others replace. Runs are cut whole, so a run's good part is rewritten."""
     cache = storage.cache
     start = cache.run_start(first)
     planned.cut_from = start
@@ -495,7 +518,10 @@ def _plan_snapshot(
     message: Message,
     snapshot: Snapshot,
 ) -> None:
-    """A snapshot of the leader takes the place of the whole log."""
+    """Replace the whole log by a leader's snapshot, in one write.
+
+    A crash between two writes would leave a log without its beginning, or without anything.
+    """
     state = msgspec.structs.replace(
         storage.state,
         commit=snapshot.index,

@@ -8,13 +8,15 @@ shortened log can elect a leader without entries that were acked, and one that h
 vote can elect two leaders in a term.
 
 So the replica asks the other voters first, as protocol-aware recovery does (Alagappan et al., FAST
-2018), and holds its votes to what they tell:
+2018), and its votes obey their answers. For each rule there is a planted bug in
+`tests/kits/raft/lost_tails.py` that loses acked lines:
 
-- While it asks, it neither votes nor stands.
+- While it asks, it neither votes nor stands ("votes while it asks").
 - It gives no vote in a term up to the highest that it heard of: it may have voted there.
 - It gives none to a candidate whose log ends before the longest log that it heard of, and does not
-  stand before its own log is as long: that log may hold what only it and this replica
-  acknowledged.
+  stand before its own log is as long: that log may hold entries that only its store and this
+  replica acknowledged ("forgets what it heard", "hears of terms alone", "compares terms of logs
+  alone").
 
 Both waits are bounded, in ticks. A store that is away must not keep the others from electing a
 leader for long: that is the case where raft's own promise, a majority of whole logs, does not
@@ -45,18 +47,18 @@ LogPosition = tuple[int, int]
 
 
 class LogEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How far one store's replica of a group has come."""
+    """Term and log end of one store's replica of a group, as other stores ask for it."""
 
     group: int
     term: int
     last_term: int
     last_index: int
     match: int = 0
-    """Of a leader: how far it believes the asking store's log to agree with its own."""
+    """At a leader: how far the asking store's log is known to agree; 0 elsewhere."""
 
 
 class VoteFloor:
-    """One replica's, from its first start after a crash on."""
+    """The terms and log ends below which one replica does not vote, after a crash."""
 
     def __init__(self, asked: Iterable[int], *, wait_ticks: int, hold_ticks: int) -> None:
         self.unanswered: dict[int, None] = dict.fromkeys(asked)
@@ -74,7 +76,7 @@ class VoteFloor:
         self._ticks += 1
 
     def answered(self, store: int, end: LogEnd | None) -> None:
-        """A store told how far it is; None where it cannot tell, as releases up to 0.1.0."""
+        """Take in a store's answer; None from release 0.1.0, which does not know the question."""
         self.unanswered.pop(store, None)
         if end is not None:
             self.term = max(self.term, end.term)
@@ -86,7 +88,7 @@ class VoteFloor:
         return bool(self.unanswered) and self._ticks < self._wait_ticks
 
     def admits(self, last: LogPosition) -> bool:
-        """Whether whoever has a log that ends there may be voted for; the replica itself too."""
+        """Whether a candidate whose log ends there may have the vote; the replica itself too."""
         if self.is_asking:
             return False
         return last >= self.last or self._ticks >= self._hold_ticks
@@ -128,14 +130,21 @@ class SlowLeader:
         self._has_tried = False
 
     def tried(self, now: int) -> None:
-        """A hand-over has begun. One that fails must not be tried again at once: meanwhile nothing
-        is proposed.
+        """A hand-over has begun. One that fails is not tried again at once: the group takes no
+        proposals meanwhile. Test:
+        test_slow_disk::test_a_hand_over_that_fails_is_not_tried_again_at_once
         """
         self.leader_changed(now)
         self._has_tried = True
 
     def leader_changed(self, now: int) -> None:
-        """Every replica sees this, so that each new leader knows of the changes before."""
+        """Another store leads. Every replica counts this, so each new leader knows of it.
+
+        Without growing rests, two stores whose disks are slow in turns would pass the group to and
+        fro, and each change costs a pause. Test:
+        test_slow_disk::
+        test_a_group_rests_for_longer_after_each_change_and_for_less_when_it_was_calm
+        """
         if self._has_tried:
             self._has_tried = False  # it was counted
             return

@@ -26,7 +26,7 @@ from raftwood.raft.transport import Peer, Transport
 WAIT_MS: Final = 3_000
 """For answers. A group whose other voters are up has them in milliseconds."""
 HOLD_MS: Final = 30_000
-"""For a leader with the longest log that was heard of, which may have to start again first."""
+"""For a leader with the longest log that was heard of; its store may have to start again first."""
 ASK_TIMEOUT_MS: Final = 1_000
 GROUPS_MAX: Final = 1_000
 """In one question."""
@@ -35,7 +35,7 @@ _log = get_logger("raft")
 
 
 class LogEndsRequest(msgspec.Struct, frozen=True, array_like=True):
-    """How far is the asked store in these groups?"""
+    """The groups whose log ends are asked for."""
 
     groups: list[int]
 
@@ -83,7 +83,10 @@ class LogEnds:
 
     @property
     def are_needed(self) -> bool:
-        """Whether a group is still in doubt: this store is not to be taken for closed cleanly."""
+        """Whether a group is still in doubt, so that this store must not count as closed cleanly.
+
+        Test: test_vote_floor::test_a_store_that_closes_in_doubt_is_in_doubt_at_its_next_start
+        """
         if not self._is_in_doubt:
             return False
         return bool(self._floors) or any(map(self._was_never_asked_for, self._stored))
@@ -104,7 +107,7 @@ class LogEnds:
     # Asking
 
     def hold_votes(self, replica: Replica) -> None:
-        """A replica starts: after a crash it votes only by what the other voters tell."""
+        """Bind the votes of a replica that starts after a crash to the other voters' answers."""
         group = replica.group
         if not self._is_in_doubt or group in self._settled:
             return
@@ -171,13 +174,16 @@ class LogEnds:
             return
         raft = replica.node.raft
         if end is not None and end.term >= raft.term and end.match > raft.log.last_index:
-            # Within a term a log only grows: what the leader knows of was here.
+            # Within a term a leader's knowledge of a follower only grows by what the follower
+            # acknowledged. Entries that it acknowledged are gone, so the replica is repaired. Test:
+            # test_vote_floor::
+            # test_a_leader_that_counts_on_what_is_gone_has_the_replica_repaired_at_once
             self._on_lost_log(replica, end.match)
         else:
             self._settle(replica)
 
     def _settle(self, replica: Replica) -> None:
-        """Take over what was heard, once all of it was; forget the floor when it has no effect."""
+        """Spend votes up to the highest term when all have answered; drop a useless floor."""
         floor = replica.vote_floor
         if floor is None or floor.is_asking:
             return
@@ -203,7 +209,7 @@ class LogEnds:
         return [end for end in ends if end is not None]
 
     def _end_of(self, group: int, asking: int) -> LogEnd | None:
-        """None where it cannot be told yet: the replica is about to start, or is being repaired."""
+        """The log's end here; None while the replica is about to start, or is being repaired."""
         replica = self._replicas.get(group)
         if replica is None or not replica.is_serving:
             try:

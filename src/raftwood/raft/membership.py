@@ -53,7 +53,7 @@ def change_of_members(
 ) -> Entry:
     """The entry that carries the steps out; `known` are addresses that need not be given.
 
-    It tells the addresses of all members: who is added has heard of nobody.
+    It carries the addresses of all members, because a store that is added knows none of them.
     """
     if not 0 < len(steps) <= STEPS_MAX:
         raise InvalidInput(f"a change has 1 to {STEPS_MAX} steps, not {len(steps)}")
@@ -77,7 +77,7 @@ def change_of_members(
 def forced_changes(old: ConfState, voters: Sequence[int], known: Mapping[int, str]) -> list[Entry]:
     """Entries that lead from a membership to the one that an operator named, one step each.
 
-    They count as committed: nobody is asked, so none needs a joint configuration.
+    They count as committed without a vote, so none needs a joint configuration.
     """
     context = _encode({store: known[store] for store in voters if store in known})
     gone = {*old.voters, *old.learners, *old.learners_next} - set(voters)
@@ -107,7 +107,7 @@ def members_of(configuration: ConfState) -> list[int]:
 
 
 def checked_result(group: int, result: object) -> ConfState:
-    """What came of a change; one that did not fit became an entry without content."""
+    """The membership after a change; `Conflict` if the change was committed as an empty entry."""
     if not isinstance(result, ConfState):
         raise Conflict(
             f"the change does not fit group {group} as it is, or another change is under way: look "

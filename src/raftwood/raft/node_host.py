@@ -1,4 +1,4 @@
-"""`NodeHost`: all raft groups of one store. The door for everything that is built on raft.
+"""`NodeHost`: all raft groups of one store, and the interface for everything built on raft.
 
 host = await NodeHost.open(environment, folder, cluster="c", store=1, network=network)
 host.register(service)                      # served to the other stores by the caller
@@ -64,7 +64,7 @@ from raftwood.raft.transport import HostNetwork, Introduction, Transport
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """One replica as its own store sees it."""
+    """The status of one replica, as its own store knows it."""
 
     group: int
     store: int
@@ -126,7 +126,7 @@ def status_of(replica: Replica, store: int, addresses: dict[int, str]) -> GroupS
 
 
 def halted_status(group: int, store: int, problem: str) -> GroupStatus:
-    """Of a replica whose data is bad, so that nothing else can be said."""
+    """The status of a replica whose data is bad, so that nothing else is known."""
     return GroupStatus(
         group=group,
         store=store,
@@ -207,7 +207,7 @@ def register_metrics(
 
 
 async def until(is_true: Callable[[], bool], *, pause_s: float) -> None:
-    """Wait for something that nobody tells of."""
+    """Wait, by polling, until a condition holds."""
     while True:
         if is_true():
             return
@@ -217,7 +217,11 @@ async def until(is_true: Callable[[], bool], *, pause_s: float) -> None:
 async def hand_over(
     replicas: Mapping[int, Replica], turns: RaftEngine, *, timeout_ms: int, pause_s: float
 ) -> None:
-    """Let others lead what this store leads, as far as that is done within a time."""
+    """Hand over the groups that this store leads, as many as possible within a time.
+
+    A group whose leader stops without this waits for an election timeout. Test:
+    test_host::test_a_store_that_stops_hands_its_leadership_over_first
+    """
     asked: dict[int, None] = {}
     with suppress(DeadlineExceeded):
         async with within(timeout_ms, "the hand-over"):
@@ -225,7 +229,11 @@ async def hand_over(
 
 
 def _is_done(replicas: Mapping[int, Replica], turns: RaftEngine, asked: dict[int, None]) -> bool:
-    """Ask others to lead, again if need be: who leads anew waits for a follower's answer."""
+    """Hand over groups that this store still leads; returns whether none is left.
+
+    A leader that was elected a moment ago knows no active follower yet, so it is asked again. Test:
+    test_hand_over::test_a_group_that_came_to_a_store_a_moment_ago_is_handed_over_too
+    """
     is_done = True
     for group, replica in replicas.items():
         if not replica.is_leader or len(replica.configuration.voters) == 1:
@@ -423,7 +431,7 @@ class NodeHost:
         return host
 
     def register(self, service: Service) -> None:
-        """Take part in what the store serves to the other stores."""
+        """Register the methods that the other stores call."""
         self._incoming.register(service)
         self._transfer.register(service)
         self._repair_service.register(service)
@@ -440,9 +448,9 @@ class NodeHost:
     ) -> None:
         """Start this store's replica of a group: restored and replayed when it returns.
 
-        `members` are the first stores of a new group and their addresses, the same on each. A
-        store that is added later starts without them, and is told the rest by the leader. A replica
-        whose data is damaged is repaired meanwhile: `halted` and its `status` tell.
+        `members` are the first stores of a new group and their addresses, the same on each. A store
+        that is added later starts without them, and gets them from the leader. A replica whose data
+        is damaged is repaired meanwhile: see `halted` and its `status`.
         """
         self._check_open()
         if members:
@@ -450,7 +458,7 @@ class NodeHost:
         await self._groups.start(group, factory, tuple(members or ()))
 
     def begin_soon(self, group: int) -> None:
-        """Where a group has had no leader yet, do not wait for one to be silent."""
+        """Elect a new group's first leader without waiting for an election timeout."""
         if group in self._replicas:
             stand_first(self._replicas[group])
 
@@ -463,7 +471,7 @@ class NodeHost:
         await self._groups.remove(group)
 
     def register_metrics(self, metrics: Metrics) -> None:
-        """Let a store's metrics tell of its groups."""
+        """Add the metrics of this store's groups."""
         register_metrics(
             metrics,
             self._replicas,
@@ -489,7 +497,7 @@ class NodeHost:
         """Propose commands that follow one another; `done` is called once, perhaps much later.
 
         With `again` they may have been proposed before: none of them comes into the log twice.
-        Raises what refuses them at once: `NotLeader`, `Overloaded`, `TooLarge`, `DiskFull`.
+        Raises at once if they are refused: `NotLeader`, `Overloaded`, `TooLarge`, `DiskFull`.
         """
         replica = self._replica(group)
         if not payloads or not all(payloads):
@@ -529,11 +537,17 @@ class NodeHost:
         return self._replica(group).may_hold(session, sequence)
 
     async def check_writes(self, group: int, *, timeout_ms: int) -> None:
-        """See that the group takes a write: one that changes nothing is committed and applied."""
+        """Find out whether the group takes writes, by committing one that changes nothing."""
         await self.propose(group, encode_nothing(), timeout_ms=timeout_ms, kind=EntryKind.CONTROL)
 
     async def read(self, group: int, query: Any, *, timeout_ms: int) -> Any:
-        """Ask the state machine, with all that was answered to anybody before the call."""
+        """Ask the state machine, with every write that was acked to any client before the call.
+
+        It costs a round of heartbeats, shared by all reads that wait (Raft dissertation, 6.4). A
+        lease would save the round, but a process that was stopped and goes on would answer from an
+        old state before its first tick. Planted bugs: "reads by lease", "reads join a round under
+        way"
+        """
         replica = self._replica(group)
         await self._wait_to_read(replica, timeout_ms)
         return replica.applier.machine.lookup(query)
@@ -549,7 +563,7 @@ class NodeHost:
     # Snapshots
 
     async def snapshot(self, group: int) -> int:
-        """Take a snapshot of what is applied now; answers its index."""
+        """Take a snapshot of the applied state; returns its index."""
         replica = self._replica(group)
         with self._chores.halting(replica):
             return await self._snapshotting.save(replica)
@@ -683,12 +697,14 @@ class NodeHost:
         for replica in list(self._replicas.values()):
             self._groups.stop(replica.group)
         if self._log_ends.are_needed:
-            # The next start is in doubt as this one was; all that was acked is synced.
+            # This start has not found out yet what the crash before it cost (`log_ends`). Closed as
+            # usual, the log would look whole to the next one. All acked entries are synced. Test:
+            # test_vote_floor::test_a_store_that_closes_in_doubt_is_in_doubt_at_its_next_start
             await self._store.abandon()
         else:
             await self._store.close()
 
-    # What the parts ask of one another
+    # Calls between the parts
 
     def _replica(self, group: int) -> Replica:
         return self._groups.get(group)
@@ -739,7 +755,7 @@ class NodeHost:
         return status_of(self._groups.get(group), self.id, self.addresses())
 
     def addresses(self) -> dict[int, str]:
-        """Of all stores that this one has heard of, itself too where it was told."""
+        """The addresses of all stores that this one knows, its own too if it was given."""
         return dict(self._book.addresses)
 
     def stale_read(self, group: int, query: Any) -> Any:
@@ -752,9 +768,9 @@ class NodeHost:
     async def read_log(
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
     ) -> tuple[list[LogEntry], int]:
-        """Committed entries from an index on, and where to read next; `OutOfRange` says what is.
+        """Committed entries from an index on, and where to read next; `OutOfRange` names the range.
 
-        Nothing but this store is asked: whoever needs the newest entries does a `read` before.
+        No other store is asked: for the newest entries, do a `read` first.
         """
         replica = self._groups.get(group)
         with self._chores.halting(replica):
@@ -775,7 +791,7 @@ class NodeHost:
 
     @property
     def incarnation(self) -> str:
-        """Of the data folder: a store that comes back empty has another one."""
+        """The number of the data folder: a store that comes back empty has another one."""
         return self._store.identity.incarnation
 
     def refusals(self) -> dict[int, str]:
@@ -787,7 +803,7 @@ class NodeHost:
         return self._groups.get(group).applied
 
     def machine(self, group: int) -> StateMachine:
-        """The state machine itself, for what is of this replica alone."""
+        """The state machine of this replica itself."""
         return self._groups.get(group).applier.machine
 
     def freeable_index(self, group: int) -> int:
@@ -822,5 +838,5 @@ class NodeHost:
         }
 
     def stored_bytes(self, group: int) -> tuple[int, int]:
-        """What the group takes of the disk: its entries, and its snapshots."""
+        """The bytes that a group takes on the disk: its entries, and its snapshots."""
         return self._store.log.size_of(group), self._snapshotting.size_of(group)

@@ -1,15 +1,20 @@
 """Idle groups, and groups whose leader is gone: sleep, waking, and early elections.
 
-An idle group has no ticks and no heartbeats until there is work or its leader's store is lost. A
-leader lets its group sleep when all followers have all that it has. Stores ping one another, so
-that one store's loss wakes the groups that it led; whoever starts anew wakes its groups itself by
-asking who leads. A sleeping leader serves nothing without being woken: a proposal or a read sends
-messages, which wake the others.
+An idle group has no ticks and no heartbeats until there is work or its leader's store is lost: a
+store with ten thousand idle groups would else do nothing but send heartbeats. A leader lets its
+group sleep when all followers have all its entries. Stores ping one another, so that one store's
+loss wakes the groups that it led; a store that starts anew wakes its groups itself by asking who
+leads. A sleeping leader serves nothing without being woken: a proposal or a read sends messages,
+which wake the others. Test:
+test_host::test_an_idle_group_sleeps_and_wakes_for_work_and_for_a_lost_leader
 
-When the leader's process is gone for certain, or a group begins, the voters stand one by one. A
-connection that breaks and is then refused tells it long before silence does. Nothing is at risk: a
-vote is asked for only where a majority knows of no leader either. Those left take turns, another
-one first in each group, so that they neither split the vote nor load one store with all groups.
+When the leader's process is gone for certain, or a group begins, the voters stand one by one
+(decision 0010). A connection that breaks and is then refused shows it long before silence does.
+Nothing is at risk: pre-votes find out whether a majority has lost the leader too, so a follower
+that is mistaken changes nothing. The voters that are left take turns, another one first in each
+group, so that they neither split the vote nor load one store with all groups. Tests:
+test_succession,
+test_succession_mistakes::test_one_follower_that_is_mistaken_again_and_again_disturbs_nobody
 """
 
 from typing import Final
@@ -30,7 +35,12 @@ class SleepNotice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def may_sleep(replica: Replica, idle_ticks_min: int) -> bool:
-    """Whether a leader's group has nothing to do, and every member knows all of it."""
+    """Whether a leader's group has nothing to do, and every member has all entries and knows that
+    they are committed.
+
+    A follower that lacked one would get it from no heartbeat any more. In a joint configuration the
+    leader still has to leave it.
+    """
     raft = replica.node.raft
     if (
         replica.idle_ticks < idle_ticks_min
@@ -57,7 +67,11 @@ def may_sleep(replica: Replica, idle_ticks_min: int) -> bool:
 
 
 def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bool:
-    """A leader says that its group sleeps; answers whether this replica agrees."""
+    """A leader lets its group sleep; returns whether this replica agrees.
+
+    The notice may be late. A replica that has a newer term or another leader, or that lacks an
+    entry, must stay awake, or it would wait for messages that nobody sends.
+    """
     raft = replica.node.raft
     agrees = (
         raft.term == term
@@ -73,7 +87,10 @@ def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bo
 
 
 def wake_without_leader(replica: Replica) -> None:
-    """The leader's store is lost: stand after a part of a timeout, since it was waited for."""
+    """Wake up because the leader's store is lost.
+
+    The pings were silent for long already, so only the random part of the timeout is left to wait.
+    """
     replica.is_asleep = False
     replica.idle_ticks = 0
     raft = replica.node.raft
@@ -106,7 +123,10 @@ TICKS_APART: Final = 2
 
 
 def turn_of(store: int, configuration: ConfState, *, lost: int, group: int) -> int | None:
-    """How many stand before a store; None where it is no voter."""
+    """How many voters stand before a store; None if it is no voter.
+
+    Test: test_succession::test_voters_take_turns_and_groups_begin_with_different_ones
+    """
     left = [voter for voter in sorted(configuration.voters) if voter != lost]
     if store not in left:
         return None

@@ -15,9 +15,9 @@ stands before it has those entries again (`GroupState.votes_from`), whatever old
 replays meanwhile. An old acknowledgement that comes late tells the leader of entries from before
 the addition alone, which the store has by the time it is a voter again.
 
-A store that has lost its whole log does the same with each of its groups; `damaged_log` tells why
-it may, with a term and a vote that are old. It does not know what it is in a group, so that it
-asks for that first (`RepairStage.LOOK`).
+A store that has lost its whole log does the same with each of its groups; `damaged_log` says why it
+may, with a term and a vote that are old. It does not know its place in a group, so it asks for that
+first (`RepairStage.LOOK`).
 
 Between 1 and 4 a group of three has two voters: both must run. This can't be avoided with the
 store's number kept, for a voter that has forgotten its log must not be one.
@@ -28,12 +28,17 @@ term and the vote (Raft, 5.4.1; Alagappan et al., FAST 2018, make the same diffe
 index of the log has them. It never stands, applies, answers reads or sends entries, so that
 nothing bad spreads. So one whole copy of three leads the group again and lets both others leave,
 where it has all that they have acknowledged. A log that has lost its end does not vote. Of two
-damaged stores, the one that says nothing leaves first: the leader lets nobody leave whose vote the
+damaged stores, the one that does not vote leaves first: the leader keeps a store whose vote the
 group still needs.
 
-`RepairService` is the leader's part. A store asks for itself alone. Every answer is of a leader
-that has just heard from a quorum, so that what it says about the membership is committed and is
-not out of date.
+`RepairService` is the leader's part. A store asks for itself alone. Every answer comes from a
+leader that has just heard from a quorum. So the membership in it is committed and up to date: a
+deposed leader could else confirm a removal that its successor has undone.
+
+Tests: test_repair has each of these rules, with planted bugs:
+test_a_replica_that_lost_its_end_and_votes_loses_what_was_acked and
+test_a_damaged_replica_that_says_nothing_leaves_the_group_without_a_leader. Under crashes:
+`tests/assurance/raft/test_repair_faults.py`
 """
 
 import asyncio
@@ -74,7 +79,8 @@ STEP_TIMEOUT_MS: Final = 5_000
 
 
 class RepairStep(StrEnum):
-    """What a store asks for; one that is done already is answered as if it had been done now."""
+    """The steps that a store asks for. A step that is done already counts as done: an answer may be
+    lost, and the store asks again."""
 
     LOOK = "look"
     LEAVE = "leave"
@@ -95,7 +101,7 @@ class RepairAnswer(msgspec.Struct, frozen=True, array_like=True):
     is_member: bool
     is_voter: bool
     applied: int
-    """What the leader has applied: the answer holds from there on."""
+    """The leader's applied index: the answer holds from there on."""
     match: int
     """How far the asking store's log is known to agree."""
 
@@ -156,7 +162,8 @@ class RepairService:
         store = self._check_heard(call)
         replica = self._replica_of(request.group)
         if replica.leader == store and replica.is_asleep:
-            # It is damaged and leads no more; in its sleep the group would not notice.
+            # The asking store led the group, is damaged and leads no more. A sleeping group would
+            # not notice, and nobody could remove the store.
             wake_without_leader(replica)
         if not replica.is_leader:
             raise replica.not_leader()
@@ -189,9 +196,11 @@ def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
 
 
 def _is_quorum_left(replica: Replica, store: int) -> bool:
-    """Whether those that are left go on when a store has left.
+    """Whether the group has a quorum of active voters when a store has left.
 
     Two may be damaged, of which one still votes. If that one left first, nobody could add it again.
+    Test: test_repair::
+    test_a_store_that_still_votes_does_not_leave_before_the_others_have_a_quorum
     """
     voters = replica.configuration.voters
     if store not in voters:
@@ -205,7 +214,10 @@ def _is_quorum_left(replica: Replica, store: int) -> bool:
 
 
 def _is_held(replica: Replica) -> bool:
-    """Whether a quorum has all that is applied, also what only the one who leaves acknowledged."""
+    """Whether a quorum of the present members has all applied entries.
+
+    The store that leaves may have been one of those that committed them, and drops its copy now.
+    """
     return replica.node.raft.tracker.committed() >= replica.applied
 
 
@@ -280,7 +292,7 @@ class Repairs:
         self._leader = 0
         self._under_way: dict[int, object] = {}
         self._founders: dict[int, tuple[int, ...]] = {}
-        """The first members of groups that this store has no record of, where it was told them."""
+        """The first members, if given, of groups that this store has no record of."""
         self._lost: dict[int, int] = {}
         """Groups whose logs lack entries that this store has acknowledged, up to which index."""
         self.problems: dict[int, str] = {}
@@ -305,7 +317,7 @@ class Repairs:
         self._begin(group, reason, halted)
 
     def lost_end(self, group: int, up_to: int) -> None:
-        """A replica that only votes lacks what it has acknowledged: it votes no more."""
+        """A damaged replica lacks entries that it acknowledged: it must not vote any more."""
         self._lost[group] = max(up_to, self._lost.get(group, 0))
         self.end_vote(group)
         self._run(self._keep_lost(group), f"note on the lost end of group {group}")
@@ -316,7 +328,7 @@ class Repairs:
             await self._note_lost(group)
 
     async def _note_lost(self, group: int) -> None:
-        """Votes wait for what was lost after a start as well: the log does not tell of it."""
+        """Store up to where entries were lost: after a restart, the cut log does not show it."""
         state = self._opener.state_of(group)
         up_to = self._lost.get(group, 0)
         if state is not None and state.votes_from < up_to:
@@ -350,7 +362,7 @@ class Repairs:
         self.end_vote(group)
 
     def end_vote(self, group: int) -> None:
-        """Let a damaged replica say nothing any more."""
+        """Stop the votes of a damaged replica."""
         replica = self._voting.pop(group, None)
         if replica is not None:
             replica.halt()
@@ -417,7 +429,7 @@ class Repairs:
             case RepairStage.NONE | RepairStage.LOOK:
                 return await self._look(group, token, state)
             case RepairStage.LEARN if is_damaged:
-                return await self._look(group, token, state)  # what it has learnt is damaged again
+                return await self._look(group, token, state)  # the new data is damaged again
             case RepairStage.LEAVE:
                 return await self._leave(group, token, state)
             case RepairStage.JOIN:
@@ -546,7 +558,7 @@ class Repairs:
         return True
 
     async def _ask(self, group: int, token: object, step: RepairStep) -> RepairAnswer:
-        """Ask whoever leads the group: the store that did last time, then all others."""
+        """Ask the group's leader: first the store that led last time, then all others."""
         stores = sorted(self._peers.addresses(), key=lambda store: (store != self._leader, store))
         error: RaftwoodError = NotFound(f"no other store of group {group} is known here")
         for store in stores:

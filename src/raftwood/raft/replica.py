@@ -1,7 +1,7 @@
 """One group's replica on this store: core, log, state machine, and the requests that wait.
 
 `Applier` brings committed entries into the state machine, the sessions and the membership. No I/O
-here: `engine` asks for the work of a turn, writes, sends, and tells when it is done.
+here: `engine` takes the work of each turn, writes it, sends it, and reports when it is done.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _HEARTBEAT = MessageKind.HEARTBEAT
 
 
 def is_heartbeat_only(message: Message) -> bool:
-    """Whether a message comes of mere time, and is no work."""
+    """Whether a message is a heartbeat or its answer, and no part of a read."""
     kind = message.kind
     return (kind is _HEARTBEAT or kind is _HEARTBEAT_RESPONSE) and not message.context
 
@@ -80,7 +80,11 @@ OnChange = Callable[["Applier", Entry], None]
 
 
 class Applier:
-    """What the entries up to `applied` have led to."""
+    """The state of a replica after the entries up to `applied`.
+
+    Every replica applies the same entries in the same order and gets the same results: that is all
+    that a replicated state machine rests on. Planted bug: "applies out of order"
+    """
 
     __slots__ = (
         "addresses",
@@ -100,10 +104,10 @@ class Applier:
         self.machine = machine
         self.configuration = configuration
         self.configuration_index = 0
-        """Of the entry that made the configuration what it is."""
+        """Index of the last membership change that was applied."""
         self.on_change = on_change
         self.addresses: dict[int, str] = {}
-        """Of members, as far as snapshots and changes have told them."""
+        """Addresses of members, as snapshots and membership changes carry them."""
         self.sessions = SessionTable()
         self.applied = 0
         self.applied_term = 0
@@ -129,7 +133,9 @@ class Applier:
         return results
 
     def _apply_mixed(self, entries: list[Entry]) -> list[Any]:
-        """Membership changes divide the entries; between them go the commands, in one update."""
+        """Apply commands between membership changes, those of one stretch in one update."""
+        # A change takes force between the entries around it, in the same place on every replica: a
+        # snapshot taken at a command must not have a membership from after it.
         results: list[Any] = []
         commands: list[Entry] = []
         for entry in entries:
@@ -201,7 +207,7 @@ class Replica:
         self.is_saving = False
         self.is_verifying = False
         self.is_installing = False
-        """The state machine is not to be asked: a leader's snapshot takes its state's place."""
+        """A leader's snapshot replaces the state machine's state; reads wait until it is there."""
         self.restoring = asyncio.Lock()
         """One snapshot after another."""
         self.snapshot_index = 0
@@ -222,14 +228,14 @@ class Replica:
         """Entries went out to the followers since the last tick."""
         self.idle_ticks = 0
         self.is_asleep = False
-        """A leader said so; the log itself will not, for nobody sends to this store any more."""
+        """The leader has let the group sleep: no ticks, and nobody sends to this store."""
 
         self.only_votes = False
         """Its data is damaged, but for its log's end, its term and its vote (see `repair`)."""
         self.lost_up_to = 0
         """Where the log has lost its end: up to where this store had acknowledged it."""
         self.vote_floor: VoteFloor | None = None
-        """After a crash: what its votes are held to until they are as good as before."""
+        """After a crash: the rule that its votes obey until its log is whole again."""
 
         self.leader_changes = 0
         """How often another store was seen to lead than before."""
@@ -264,7 +270,13 @@ class Replica:
 
     @property
     def may_vote(self) -> bool:
-        """Whether it has again what was dropped of its log, if ever it was, and knows its place."""
+        """Whether the replica may vote and stand: its log has all that it ever acknowledged.
+
+        Not while a repaired replica lacks entries that it had helped to commit (decision 0008), nor
+        while a store after a crash asks the others what it may have lost (decision 0033). Tests:
+        test_repair::test_a_replica_that_lost_its_end_and_votes_loses_what_was_acked,
+        test_vote_floor::test_nobody_is_voted_for_before_all_have_answered
+        """
         floor, votes_from = self.vote_floor, self.storage.state.votes_from
         reached = self.node.raft.log.committed if self.only_votes else self.applier.applied
         return reached >= votes_from and (floor is None or not floor.is_asking)
@@ -275,7 +287,7 @@ class Replica:
         return log.last_term, log.last_index
 
     def may_elect(self, request: Message) -> bool:
-        """Whether to take part in an election: to vote for whoever asks, or to stand as told."""
+        """Whether to answer a request for a vote, or to stand when the leader asks for it."""
         floor = self.vote_floor
         if floor is None or not self.may_vote:
             return self.may_vote
@@ -286,7 +298,9 @@ class Replica:
     def spend_votes(self, term: int) -> None:
         """Vote for nobody else up to a term: the store may have forgotten votes that it gave.
 
-        A vote for itself says so durably. It does not stand in that term: it would in the next.
+        A second vote in a term can elect a second leader (Raft, 5.2). A vote for itself uses the
+        term up, durably. The replica does not stand in that term; it would in the next. Test:
+        test_vote_floor::test_after_a_crash_no_vote_is_given_twice_in_a_term_that_any_voter_knows
         """
         raft = self.node.raft
         if raft.term < term:
@@ -296,24 +310,35 @@ class Replica:
 
     @property
     def is_up_to_date(self) -> bool:
-        """For a leader: all that was ever committed is applied here."""
+        """For a leader: all committed entries are applied, its predecessors' included.
+
+        Until an entry of its own term is applied, a leader does not know which of its predecessors'
+        entries are committed (Raft dissertation, section 6.4).
+        """
         log = self.node.raft.log
         return self.applied == log.committed and self.applier.applied_term == self.term
 
     @property
     def must_apply_before_a_change(self) -> bool:
-        """A leader takes no change of the members before it has applied the one before, and all
-        that its predecessors have left: there may be one among it.
+        """Whether a membership change that is proposed now would be refused.
+
+        The core refuses one while another may wait in the log, a predecessor's too. Whoever leads
+        anew would answer a caller with a conflict for a few milliseconds, so the host waits. Test:
+        test_hand_over::
+        test_a_leader_changes_members_before_it_has_applied_what_its_predecessor_left
         """
         raft = self.node.raft
         return self.is_leader and raft.log.applied < raft.pending_change_index
 
     def has_given_up(self, store: int) -> bool:
-        """Whether an operator did, when the group had lost its quorum: it may hold another log."""
+        """Whether an operator gave a store up when the group lost its quorum.
+
+        Its log may hold entries that the recovered group does not have.
+        """
         return store in self.storage.state.given_up
 
     def check_change(self, steps: Sequence[MemberStep]) -> None:
-        """Raises what refuses a change of the members at once."""
+        """Raise the error if a membership change must be refused at once."""
         if self.storage.state.voters:
             raise Unavailable(f"the members of group {self.group} are being noted: try again")
         for step in steps:
@@ -324,7 +349,12 @@ class Replica:
                 )
 
     def has_lost(self, heartbeat: Message) -> bool:
-        """Whether the leader counts on entries that were acknowledged here and are gone."""
+        """Whether the leader counts on entries that were acknowledged here and are gone.
+
+        Its heartbeat commits no more than this store acknowledged, so the log has lost its end. The
+        core would stop the process; the host has the replica repaired. Test: test_vote_floor::
+        test_a_leader_that_counts_on_what_is_gone_has_the_replica_repaired_at_once
+        """
         raft = self.node.raft
         return heartbeat.term >= raft.term and heartbeat.commit > raft.log.last_index
 
@@ -362,8 +392,10 @@ class Replica:
     def propose_again(self, entries: list[Entry], done: ProposalDone) -> None:
         """As `propose`, for commands that may have been proposed before, by this leader or another.
 
-        What was applied is answered, and what the log holds is waited for. Only the rest is
-        proposed: else a client that is not answered in time fills a slow disk with repetitions.
+        Commands that were applied are answered at once, and those in the log are waited for. Only
+        the rest is proposed: a client that is not answered in time would else fill a slow disk with
+        repetitions (decision 0035). Test:
+        test_slow_disk::test_a_session_command_that_is_sent_again_comes_into_the_log_once
         """
         self._check_takes(sum(len(entry.payload) for entry in entries))
         self.wake()
@@ -405,7 +437,7 @@ class Replica:
         return not is_there
 
     def _answer_to(self, name: bytes) -> Any:
-        """What came of a command that was applied; None where that is not known."""
+        """The result of a command that was applied; None if it is not known."""
         if is_command_name(name):
             return self.applier.sessions.answer_to(*session_and_sequence(name))
         return None if self._naming is None else self._naming.answer_to(name)
@@ -416,9 +448,11 @@ class Replica:
         return is_left or self.applier.sessions.answer_to(session, sequence) is not None
 
     def _check_takes(self, size: int) -> None:
-        """Raises what refuses proposals."""
+        """Raise the error that refuses proposals now, if any."""
         if not self.is_leader:
-            # Whoever asks here may not have found the leader: a group that sleeps finds out.
+            # The client may not have found a leader because it is gone while the group sleeps. A
+            # group that is awake notices. Test:
+            # test_host::test_a_sleeping_group_whose_leader_was_stopped_wakes_when_a_client_asks
             self.wake()
             raise self.not_leader()
         if self.backlog:
@@ -448,9 +482,10 @@ class Replica:
         self.is_asleep = False
 
     def is_removed_by(self, *, term: int, applied: int) -> bool:
-        """Whether a leader's word that this store is no member holds for all that is here.
+        """Whether a leader's message that this store is no member covers all that is stored here.
 
-        One that was overtaken by an addition doesn't: what was acknowledged since must not go.
+        The store may have been added again since, by a message that overtook this one. Entries that
+        it has acknowledged as the new member must not be dropped (decision 0007).
         """
         raft = self.node.raft
         return term >= raft.term and applied >= raft.log.last_index and not self.is_leader
@@ -544,7 +579,10 @@ class Replica:
             cache.shrink(applied=applier.applied, bytes_max=bytes_max)
 
     def best_follower(self, among: Collection[int] | None = None) -> int:
-        """The voter to hand over to: heard from, and with most of the log; 0 for none."""
+        """The voter to hand over to: the active one with most of the log; 0 for none.
+
+        The one that lags least is brought up to date soonest, and no proposals are taken meanwhile.
+        """
         raft = self.node.raft
         best, best_match = NOBODY, -1
         for node, progress in raft.tracker.progress.items():
@@ -587,7 +625,7 @@ class Replica:
         )
 
     def _skip_heartbeat(self) -> None:
-        """Appends since the last tick have told all that a heartbeat would tell.
+        """Leave out the next heartbeat: appends since the last tick stand for it (Raft, 5.2).
 
         A follower that is not in the flow of appends needs the heartbeat: its answer resumes it.
         """

@@ -1,8 +1,11 @@
 """Client sessions: their entries in the log, and the table that runs each command once.
 
-A client registers, counts its commands, and sends a command again until it is answered. The table
-keeps the results that a client may still ask for, so that a command that was logged twice is run
-once and answered alike. Commands of one session may come out of order and several at once.
+A client registers, counts its commands, and sends a command again until it is answered. A leader
+may commit a command and die before it answers; the client cannot tell, and its next attempt comes
+into the log as well. Without sessions it would run twice (Raft dissertation, section 6.3). The
+table keeps the results that a client may still ask for, so that a command that was logged twice is
+run once and answered alike. Commands of one session may come out of order and several at once.
+Planted bugs: "runs repeated commands again", and those of `tests/kits/raft/session_mutants.py`
 
 The entries are of the kind CONTROL. Little-endian, behind one byte that tells them apart:
 
@@ -11,13 +14,14 @@ The entries are of the kind CONTROL. Little-endian, behind one byte that tells t
     UNREGISTER   session (8)
     TICK         milliseconds that passed (8), after how many an unused session ends (8)
 
-What decides over sessions stands in the entries, and not in the settings of whoever applies them:
-so all replicas decide alike.
+Limits stand in the entries, and not in the settings of the store that applies them. Otherwise two
+replicas with different settings would end different sessions, and run different commands.
 
-`SessionTable.prepare` takes a batch of committed entries and says what the state machine has to
-run; `finish` takes its results and says what each entry is answered. The table that is left
-depends on the entries and results alone, and not on how they were cut into batches: results are
-kept and forgotten in `finish`, in the order of the log. Time is what TICK entries say.
+`SessionTable.prepare` takes a batch of committed entries and returns the commands that the state
+machine has to run; `finish` takes its results and returns the answer to each entry. The table
+afterwards depends on the entries and results alone, and not on how they were cut into batches,
+which each replica does in its own way: results are kept and forgotten in `finish`, in the order of
+the log. Time advances by TICK entries alone. Planted bug: "what is kept depends on batches"
 """
 
 import struct
@@ -60,7 +64,10 @@ _command_head: Final = _COMMAND.unpack_from
 
 
 class RegisterSession(msgspec.Struct, frozen=True, gc=False):
-    """A client wants a session; the same nonce again gets the same one."""
+    """A client asks for a session; the same nonce again gets the same one.
+
+    A client that is not answered registers again. Each attempt would else leave a session behind.
+    """
 
     nonce: bytes
     sessions_max: int
@@ -110,7 +117,7 @@ def encode_command(command: bytes, *, session: int, sequence: int, acknowledged:
 
 
 def command_name(payload: bytes) -> bytes | None:
-    """What a session's command is known by, however often it is sent; None for other entries."""
+    """The name of a session's command, the same each time it is sent; None for other entries."""
     is_command = len(payload) >= _COMMAND_BYTES and payload[0] == COMMAND
     return payload[:_NAME_BYTES] if is_command else None
 
@@ -129,7 +136,7 @@ def encode_unregister(session: int) -> bytes:
 
 
 def encode_nothing() -> bytes:
-    """An entry that changes nothing, for whoever wants to see one committed."""
+    """An entry that changes nothing, to find out whether the group commits."""
     return encode_tick(elapsed_ms=0, expiry_ms=_NEVER_MS)
 
 
@@ -151,7 +158,7 @@ def decode_session(answer: bytes) -> int:
 
 
 def decode_control(entry: Entry) -> ControlEntry:
-    """What an entry of the kind CONTROL says, or `ProtocolError`."""
+    """Decode an entry of the kind CONTROL; `ProtocolError` if it is none."""
     payload = entry.payload
     if payload and payload[0] == COMMAND and len(payload) >= _COMMAND_BYTES:
         _, session, sequence, acknowledged = _command_head(payload)
@@ -182,12 +189,13 @@ WINDOW: Final = 1024
 """How far a session's sequences may be ahead of what its client acknowledged."""
 RESULT_BYTES_MAX: Final = 64 << 10
 SESSION_BYTES_MAX: Final = 1 << 20
-"""What the results kept for one session add up to, errors apart; more are not kept."""
+"""Bytes of all results kept for one session, errors apart; results beyond are not kept."""
 MESSAGE_CHARACTERS_MAX: Final = 1000
 IDLE_MS_MIN: Final = 10_000
 """How long a session was not used before another one may take its place."""
 ELAPSED_MS_MAX: Final = 60_000
-"""What one TICK counts at the most: a leader that was halted ends nobody's session by waking up."""
+"""The most that one TICK counts: a leader that was stopped for an hour ends no session when it goes
+on."""
 TABLE_VERSION: Final = 1
 
 _NORMAL: Final = EntryKind.NORMAL
@@ -207,7 +215,11 @@ _Kept = bytes | _Failure | None
 
 
 class _Session:
-    """One client's session; its number is the index of the entry that registered it."""
+    """One client's session; its number is the index of the entry that registered it.
+
+    An index is never used twice, so a client whose session has ended is never taken for another.
+    Planted bug: "a session's number is reused"
+    """
 
     __slots__ = ("acknowledged", "forgotten", "kept", "kept_bytes", "nonce", "number", "used_ms")
 
@@ -353,7 +365,7 @@ class SessionTable:
         return commands, plan
 
     def answer_to(self, session: int, sequence: int) -> bytes | RaftwoodError | None:
-        """What a command was answered that was run; None where that is not known."""
+        """The answer to a command that was run; None if it is not known."""
         known = self._sessions.get(session)
         kept = _UNSEEN if known is None else known.kept.get(sequence, _UNSEEN)
         if known is None or isinstance(kept, int):
@@ -361,10 +373,10 @@ class SessionTable:
         return known.repeated(sequence, kept)
 
     def finish(self, plan: SessionPlan | None, results: Sequence[Any]) -> Sequence[Any]:
-        """What each entry of the batch is answered: a `RaftwoodError` is to be raised there.
+        """The answer to each entry of the batch; a `RaftwoodError` is to be raised at the client.
 
-        Session entries are answered with bytes or an error, plain commands with whatever the state
-        machine gave, and entries that are no commands with None.
+        Session entries are answered with bytes or an error, plain commands with the state machine's
+        result, and entries that are no commands with None.
         """
         if plan is None:
             return results
@@ -386,6 +398,8 @@ class SessionTable:
 
     def _is_new(self, command: SessionCommand, plan: SessionPlan, position: int) -> bool:
         """Whether a command has to be run; if not, its answer is in the plan."""
+        # Without its session nobody knows whether the command was run before. To run it could be
+        # the second time, so the client is told that it may have been applied.
         session = self._sessions.get(command.session)
         if session is None:
             plan.answers[position] = SessionExpired(
@@ -420,6 +434,8 @@ class SessionTable:
         return False
 
     def _touch(self, session: _Session) -> None:
+        # The order of use decides which session ends, so it belongs to snapshots. Planted bugs:
+        # "the order of use is not snapshotted", "a command does not count as use"
         if session.used_ms != self.now_ms:
             session.used_ms = self.now_ms
             self._sessions[session.number] = self._sessions.pop(session.number)
@@ -463,7 +479,11 @@ class SessionTable:
         del self._nonces[self._sessions.pop(number).nonce]
 
     def encoded(self) -> bytes:
-        """The table for a snapshot; the same bytes on all replicas that applied the same."""
+        """The table for a snapshot; the same bytes on all replicas that applied the same.
+
+        A replica that is restored without it runs again what the log repeats behind the snapshot.
+        Planted bug: "leaves sessions out of snapshots"
+        """
         sessions = tuple(each.stored() for each in self._sessions.values())
         return _encode(_StoredTable(TABLE_VERSION, self.now_ms, sessions))
 

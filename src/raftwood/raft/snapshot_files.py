@@ -16,11 +16,15 @@ Names of files:
 
 Files of the last two kinds are of no use after a crash and go at the next start.
 
-A snapshot is written into a temporary file, piece by piece, which then gets its name in one step.
+A snapshot is written into a temporary file, piece by piece, which then gets its name in one step: a
+state machine restored from half a snapshot would differ from all others in silence. Test:
+tests/assurance/raft/test_snapshot_images::
+test_snapshots_are_whole_or_absent_in_every_crash_image
 A piece is about a megabyte, so that memory is bounded and the loop goes on between two of them.
-Room is reserved piece by piece, where a full disk shows. What was written is synced every few
-pieces: the disk's writing lane serves the log's commits too, and one sync of a large file would
-hold them up. One that comes from another store is verified as it comes.
+Room is reserved piece by piece, where a full disk shows. The file is synced every few pieces: the
+disk's writing lane serves the log's commits too, and one sync of a large file would hold them up
+(test_snapshot_files::test_a_large_save_is_synced_as_it_goes). A snapshot from another store is
+verified as it comes.
 """
 
 import asyncio
@@ -250,7 +254,7 @@ async def read_meta(files: Files, path: str) -> tuple[SnapshotMeta, int]:
 
 
 class _Parts:
-    """The frames of a container, each verified; ends only where the whole was whole.
+    """The frames of a container, each verified; ends only if the container is complete.
 
     Not a generator: one that is left in the middle needs nobody to close it.
     """
@@ -411,7 +415,7 @@ SNAPSHOT_BYTES_MAX: Final = 1 << 40
 
 
 class AnnouncedSnapshot(msgspec.Struct, frozen=True):
-    """What a sender said that it would send."""
+    """A snapshot as its sender announced it."""
 
     group: int
     index: int
@@ -426,8 +430,8 @@ class AnnouncedSnapshot(msgspec.Struct, frozen=True):
 class SnapshotReceiver:
     """One snapshot on its way in; any error drops it, and the sender begins again.
 
-    Calls are served one after another. It waits for ever for a sender that is gone: whoever began
-    it aborts it, by time or by beginning another.
+    Calls are served one after another. It waits for ever for a sender that is gone, so its owner
+    aborts it after a time, or when another transfer of the group begins.
     """
 
     def __init__(
@@ -451,7 +455,7 @@ class SnapshotReceiver:
         self._is_kept = False
 
     async def begin(self) -> None:
-        """Make the file; called once, by whoever hands the receiver out."""
+        """Make the file; called once, before the receiver is handed out."""
         self._check_open()
         await self._file.create()
 
@@ -566,7 +570,7 @@ SnapshotKey = tuple[int, int]
 
 
 def snapshot_key(name: str) -> SnapshotKey | None:
-    """What the name of a snapshot's file says; None for other files."""
+    """Group and index from the name of a snapshot's file; None for other files."""
     match = _SNAPSHOT.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 

@@ -2,7 +2,8 @@
 
 A group keeps its snapshots in order. The state machine is restored from the newest one. A follower
 that needs entries from before the log's first gets the oldest one, the visible snapshot, and after
-it the whole log that this replica has: whatever must still be read reaches every replica.
+it the whole log that this replica has. So entries that clients may still read reach every replica,
+and not only those that were applied after the newest snapshot (decision 0007).
 
 Between stores a snapshot is offered, sent in pieces, each answered, and handed to raft at the end.
 The pieces are the container's bytes as they stand on the sender's disk; the receiver verifies
@@ -114,7 +115,12 @@ class Snapshotter:
     # Taking
 
     async def save(self, replica: Replica) -> int:
-        """Take a snapshot of what is applied now; answers its index."""
+        """Take a snapshot of the applied state; returns its index.
+
+        The membership and the session table belong to it, as of the same index: the entries that
+        made them will be gone. Planted bugs: "saves the membership before the last change", "leaves
+        sessions out of snapshots"
+        """
         if replica.is_saving:
             raise Unavailable(f"a snapshot of group {replica.group} is being taken: wait for it")
         applier, storage, group = replica.applier, replica.storage, replica.group
@@ -143,7 +149,7 @@ class Snapshotter:
             raise ShuttingDown(f"group {group} is being stopped")
         snapshots = storage.state.snapshots
         if snapshots and snapshots[-1] > index:
-            # One of the leader's has overtaken it.
+            # A snapshot of the leader has overtaken it, and the log goes on behind that one.
             await self._files.remove(group, index)
             return snapshots[-1]
         await self._write(
@@ -187,10 +193,14 @@ class Snapshotter:
             storage.state, snapshots=tuple(index for index in before if index >= visible)
         )
         records: list[Record] = []
-        # Asked only now: another caller may have cut the log further meanwhile.
+        # Compared only now: another caller may have cut the log further meanwhile.
+        # Test: test_host_snapshots::test_the_log_begins_where_the_later_of_two_compactions_says
         if cut >= storage.first_index():
             state = msgspec.structs.replace(state, start_term=storage.term(cut))
             records = [TruncateHead(group, cut)]
+        # The state that names the snapshots is durable before a file goes. A crash in between
+        # leaves files that the next start removes; the other way round, a state that names a
+        # missing one.
         await self._write(replica, state, *records)
         storage.visible_snapshot = snapshot
         for index in before:
@@ -217,9 +227,10 @@ class Snapshotter:
         return sum(stored.size for stored in self._files.stored() if stored.group == group)
 
     async def tell_members(self, replica: Replica) -> None:
-        """Let a snapshot take the place of a log that does not tell the group's members.
+        """Replace a log of version 1, which does not hold the group's first members, by a snapshot.
 
-        Nobody who joins would learn them else. So it is with a log of version 1.
+        A store that joins learns the members from the log or a snapshot, and from nothing else.
+        Test: test_upgrade::test_a_store_that_joins_a_group_of_version_1_learns_its_members
         """
         index = await self.save(replica)
         await self.compact(replica, index)
@@ -227,14 +238,16 @@ class Snapshotter:
         await self._write(replica, state)
 
     async def installed(self, replica: Replica, snapshot: Snapshot) -> None:
-        """A leader's snapshot has taken the place of the log: restore it, remove older ones."""
+        """Restore a leader's snapshot that has replaced the log, and remove older ones."""
         group = replica.group
         await self._recover_machine(
             group, replica.storage, replica.applier, snapshot.index, lambda: replica.is_halted
         )
         replica.storage.visible_snapshot = snapshot
         for stored in self._files.stored():
-            # A later one may have been received that the log does not know of yet.
+            # A later one may have been received that the log does not name yet. Test:
+            # test_host_snapshots
+            # ::test_a_snapshot_that_has_just_been_received_outlives_the_restoring_of_an_older_one
             if stored.group == group and stored.index < snapshot.index:
                 await self._files.remove(group, stored.index)
 
@@ -243,9 +256,9 @@ class Snapshotter:
         await self._write(replica, state)
 
     async def _write(self, replica: Replica, state: GroupState, *records: Record) -> None:
-        """A state that is no part of the core's writes; in memory as soon as the log has it."""
+        """Store a state that is no part of the core's writes; in memory once the log has it."""
         if replica.is_halted:
-            # Its data may be dropped by now: what it says would stand beside other data.
+            # Its data may be dropped by now, and its state would stand beside that of a repair.
             raise ShuttingDown(f"group {replica.group} is being stopped")
         durable = asyncio.Event()
         self._log.write((SetState(replica.group, state.encoded()), *records), durable.set)
@@ -254,7 +267,10 @@ class Snapshotter:
 
 
 def _missing(storage: GroupStorage, index: int, error: NotFound) -> RaftwoodError:
-    """What it means that a snapshot is not there: damage, unless it was removed meanwhile."""
+    """The error for a snapshot that is not there: damage, unless it was removed meanwhile.
+
+    Test: test_host_snapshots::test_a_snapshot_that_is_removed_while_others_look_for_it_is_no_damage
+    """
     if index in storage.state.snapshots:
         return StoreDamaged(f"a snapshot is missing: {error.message}")
     return Unavailable(f"a snapshot was removed meanwhile, try again: {error.message}")
@@ -265,7 +281,10 @@ SENDS_MAX: Final = 4
 CALL_TIMEOUT_MS: Final = 10_000
 RECEIVER_IDLE_TICKS_MAX: Final = 300
 RETRY_PAUSE_S: Final = 0.5
-"""Before raft hears of a failure, and sends again: a full disk is not tried with every tick."""
+"""Wait before a failure is reported to raft, which sends again at once.
+
+Test: test_snapshot_sending::test_a_store_without_room_is_not_offered_snapshots_without_a_pause
+"""
 
 _PIECE: Final = struct.Struct("<QQQ")
 
@@ -308,7 +327,7 @@ class SnapshotTransfer:
         mark: Callable[[Replica], None],
         on_failure: Callable[[Replica], None],
     ) -> None:
-        """`on_failure` is told where a snapshot was not sent, perhaps because it is bad."""
+        """`on_failure` is called when a snapshot was not sent, perhaps because it is bad."""
         self._files = files
         self._peers = peers
         self._own = own
@@ -330,7 +349,10 @@ class SnapshotTransfer:
     # Sending
 
     async def send(self, replica: Replica, message: Message) -> None:
-        """Send the snapshot of a message, and tell the core how it went, in any case."""
+        """Send the snapshot of a message, and report the outcome to the core in any case.
+
+        The core sends that follower nothing else until it hears of the outcome.
+        """
         failed = True
         try:
             async with self._turn:

@@ -7,8 +7,10 @@ One frame holds a turn's messages of all groups. Little-endian:
              log term (8), index (8), commit (8), reject hint (8), count of runs (4);
              then the context; then for each run its term (8), count (4) and bytes (4)
 
-The runs of an append follow its index without a gap. The target is whoever receives the frame.
-Kinds that never leave their node, forwarded proposals and snapshots are refused.
+The runs of an append follow its index without a gap. The receiver of a frame is its messages'
+target. Kinds that never leave their node, forwarded proposals and snapshots are refused: a peer
+that could say "your write is durable" would bypass every promise. Tests: test_host_formats::
+test_what_never_leaves_its_node_is_refused, test_host_formats::test_a_frame_cut_anywhere_is_refused
 """
 
 import struct
@@ -62,7 +64,12 @@ ASK_MEMBERSHIP = Method(MethodNumber.ASK_MEMBERSHIP, "ask-membership", roles=_ST
 
 
 class Introduction(msgspec.Struct, frozen=True, array_like=True):
-    """The first word on a connection: which folder the store runs on, and which start of it."""
+    """The first message on a connection: the store's data folder, and a number of its start.
+
+    A store whose folder was wiped has forgotten its votes. The others know the folder that belongs
+    to a number, and do not let another one speak for it (decision 0007).
+    Test: test_host::test_a_wiped_store_is_not_heard_under_its_old_number
+    """
 
     incarnation: str
     epoch: int
@@ -76,7 +83,7 @@ _SYNC_TIME = struct.Struct("<I")
 
 
 def encode_ping(sync_ms: int | None) -> bytes:
-    """A store's word that it lives, and how long a sync takes there, where that is known."""
+    """A sign of life, with the time that a sync takes at this store, if that is known."""
     return b"" if sync_ms is None else _SYNC_TIME.pack(min(sync_ms, SYNC_MS_MAX))
 
 
@@ -89,7 +96,11 @@ def decode_ping(payload: Payload) -> int | None:
 
 
 class MemberRemoved(msgspec.Struct, frozen=True, array_like=True):
-    """A leader's word to a store that is no member any more: what it has applied says so."""
+    """A leader tells a store that it is no member any more, as of the index that it has applied.
+
+    A store does not take this from its own log: one that joins replays removals of long ago
+    (decision 0007).
+    """
 
     group: int
     term: int
@@ -172,7 +183,7 @@ SENT_KINDS: Final = frozenset(
     }
 )
 _WITHOUT_TERM: Final = (MessageKind.READ_INDEX, MessageKind.TRANSFER_LEADER)
-"""They are forwarded to the leader as if they were local there."""
+"""Kinds that are forwarded to the leader as if a client had asked there."""
 _SENT: Final = tuple(kind if kind in SENT_KINDS else None for kind in MessageKind)
 
 Received = tuple[int, Message, list[tuple[EncodedRun, list[Entry]]]]
@@ -182,7 +193,7 @@ Received = tuple[int, Message, list[tuple[EncodedRun, list[Entry]]]]
 _NO_RUNS: Final[list[tuple[EncodedRun, list[Entry]]]] = []
 
 FRAME_BYTES = 16 << 20
-"""Where a frame ends and another begins, if there is more to say."""
+"""A frame that has reached this size ends, and the next one takes the rest of the messages."""
 
 
 def encode_frames(messages: Sequence[tuple[int, Message, RunCache]]) -> Iterator[list[Buffer]]:
@@ -337,11 +348,11 @@ class Peer:
         self.epoch: int | None = None
         """Which start of the store was heard from last; None where it was not accepted yet."""
         self.voice: Identity | None = None
-        """Of the connection that it introduced itself on last, and no other one that is equal."""
+        """The identity of the connection on which the store introduced itself last."""
         self.silent_ticks = 0
         self.is_lost = False
         self.refusal = ""
-        """Why it does not let this store in, as it was told last."""
+        """The last reason that it gave for refusing this store."""
         self.knows_sync_times = False
         self.sync_ms: int | None = None
         """How long a sync takes there, as its last ping told."""
@@ -424,26 +435,29 @@ class Transport:
         channel.start()
 
     def introduce_again(self) -> None:
-        """What this store says of itself has changed."""
+        """Send the introduction to all stores again, because its contents have changed."""
         for peer in self._peers.values():
             peer.channel.send(INTRODUCE, self._introduce())
 
     def send(self, store: int, frame: Sequence[Buffer]) -> None:
-        """A raft frame; one that cannot be sent is lost, which raft makes good."""
+        """Send a raft frame. One that cannot be sent is dropped; raft sends its contents again."""
         peer = self._peers.get(store)
         if (
             peer is not None
             and not peer.channel.send(RAFT_FRAME, frame)
             and peer.channel.is_connected
         ):
-            # It takes less than it is sent. A loss of the connection was told when it came.
+            # The peer takes less than it is sent. A lost connection was reported when it broke.
             self._on_unreachable(store)
 
     def heard(self, identity: Identity) -> bool:
-        """Something came on a connection of a store; answers whether it may speak there.
+        """Note that a store is alive; returns whether messages on this connection count.
 
-        Each connection has an identity object of its own. What comes late on an older connection,
-        or on one of another store under the same number, is not heard.
+        Each connection has an identity object of its own. Late messages on an older connection, or
+        on one of another store under the same number, do not count: two stores that both answer for
+        one number would be two votes. Tests:
+        test_host::test_a_second_store_with_the_same_number_does_not_silence_the_first,
+        test_host::test_what_comes_on_a_connection_without_an_introduction_is_not_heard
         """
         peer = self._peers.get(store_of(identity))
         if peer is None or peer.voice is not identity:
@@ -453,7 +467,7 @@ class Transport:
         return True
 
     async def tick(self, silent_ticks_max: int, sync_ms: int | None = None) -> list[int]:
-        """Say that this store lives; answers who was not heard from for too long, once."""
+        """Send a sign of life to all stores; returns those that fell silent, each once."""
         lost = []
         ping = encode_ping(sync_ms)
         for store, peer in self._peers.items():
@@ -468,7 +482,7 @@ class Transport:
         return lost
 
     def _note_refusal(self, store: int, peer: Peer) -> None:
-        """Tell once what trying again does not mend: another secret, cluster or data folder."""
+        """Log a refusal once that does not pass by itself: another secret, cluster or folder."""
         error = peer.channel.last_error
         if error is None:
             return

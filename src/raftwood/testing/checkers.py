@@ -3,7 +3,8 @@
 `check_registers`: is a history of registers linearizable? Wing and Gong's search with Lowe's memo.
 Operations: `write` (input: value), `read` (output: value) and `compare_and_set` (input: [expected,
 new], output: whether it was set). Each key is a register of its own that starts as `initial`. An
-unknown operation may take effect at any time after its call, or never.
+unknown operation may take effect at any time after its call, or never: a request that timed out may
+still be on its way, and to call it failed would blame a store for doing what it was asked.
 
 `check_log`: does a history of an append-only log keep its promises? Operations: `append` (input: a
 value that nobody else appends; output: its position) and `read` (input: the position to start at;

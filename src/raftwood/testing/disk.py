@@ -1,8 +1,9 @@
 """The simulated disk: the `Files` seam in virtual time, with the faults of real disks.
 
-`SimulatedDisk` belongs to a node and lives through crashes; `SimulatedFiles` is one process's way
-to it. Submissions that write run one after another; those that only read overtake them. Writes land
-in the page cache at once, and a sync takes its time, so that power may fail in between.
+`SimulatedDisk` belongs to a node and lives through crashes; `SimulatedFiles` is one process's
+access to it. Submissions that write run one after another; those that only read overtake them, as
+with the real files' threads. Writes reach the page cache at once, and a sync takes its time, so
+that power may fail in between: most bugs of a store need exactly that moment.
 """
 
 import contextvars
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DiskProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a disk is and how often it fails."""
+    """The speed of a disk, and how often it fails."""
 
     operation_s: tuple[float, float] = (0.00001, 0.0001)
     sync_s: tuple[float, float] = (0.0003, 0.002)
@@ -203,7 +204,7 @@ class _Submission:
 
 
 class SimulatedFiles:
-    """One process's way to its disk; gone with the process."""
+    """One process's access to its disk; gone with the process."""
 
     def __init__(self, disk: SimulatedDisk, process: "Process") -> None:
         self.disk = disk

@@ -1,14 +1,16 @@
-"""A file system in memory that knows what is durable, and what a power loss leaves; it knows no
-time.
+"""A file system in memory with a page cache: a power loss leaves the durable part of it. No time.
 
 Contents become durable with `DataSync`, names with `SyncDirectory` of the directory they stand in.
 `DescriptorTable` is one process's use of it: descriptors and locks, gone when the process ends.
-`Content`
-is a file's bytes as pages that copies share: an image costs what differs, not what is stored.
+`Content` is a file's bytes as pages that copies share, so that thousands of images of one disk fit
+into memory.
 
 After a power loss every choice goes through a `Fate`, so that the simulated disk (by chance) and
-the crash images (by plan) share one model. Changes are decided one by one: keeping a later one
-without an earlier one is what a disk does that reorders.
+the crash images (by plan) share one model. POSIX promises little, and the model promises no more: a
+store that passes on a kinder one loses data on a real disk. Unsynced changes survive one by one, in
+any order; a write may be torn at any byte or sector; a file that was synced has no name while its
+directory was not; a failed sync may drop pages and let the next one succeed.
+Tests: `tests/unit/testing/test_simulated_disk.py`
 """
 
 import errno
@@ -143,7 +145,10 @@ class Fate:
         return self.random.random() < 0.5
 
     def keeps_length(self) -> bool:
-        """Whether the new length survived with the write that grew the file, or without it."""
+        """Whether a new length survived with the write that grew the file, or without it.
+
+        File systems store the two apart, so a file may end in zeros that nobody wrote.
+        """
         return self.random.random() < 0.6
 
 
@@ -227,7 +232,11 @@ def _write(content: Content, offset: int, data: bytes, fate: Fate) -> None:
 
 
 def _torn(offset: int, data: bytes, source: random.Random) -> list[tuple[int, bytes]]:
-    """Part of a write: a beginning or an end cut at any byte, or any choice of its sectors."""
+    """Part of a write: a beginning or an end cut at any byte, or any choice of its sectors.
+
+    A disk writes sectors as a whole but in any order; a kernel or a network disk may stop anywhere.
+    Code that trusts either is found only if both occur.
+    """
     draw = source.random()
     if draw < 0.35:
         return [(offset, data[: source.randrange(len(data))])]
@@ -468,7 +477,11 @@ class FileSystem:
         self.name_changes.clear()
 
     def after_power_loss(self, fate: Fate) -> "FileSystem":
-        """What a machine finds when it comes up again; this file system is left as it is."""
+        """The file system that a machine finds when it starts again; this one stays as it is.
+
+        Names are decided apart from contents: a synced file may have no name, and a new name may
+        stand for a file whose contents are lost.
+        """
         names = self.durable_files.copy()
         directories = self.durable_directories.copy()
         for change in self.name_changes:
@@ -512,7 +525,12 @@ class FileSystem:
         return inode.cached.read(0, inode.cached.length)
 
     def lose_pages(self, inode: Inode, fate: Fate) -> None:
-        """What a failed sync leaves: pages that count as clean but may never have been written."""
+        """Leave the file as a failed sync does.
+
+        Linux marks the pages as clean: reads still show them, the next sync succeeds, and the disk
+        may never have got them. Test: test_simulated_disk::
+        test_after_a_failed_sync_a_later_one_says_yes_and_the_data_may_be_gone
+        """
         inode.durable = survivors(inode.durable, inode.changes, fate).copy()
         inode.changes = []
 

@@ -92,7 +92,11 @@ class History:
 
 
 def classify(error: BaseException) -> OperationOutcome:
-    """What an error says about whether the operation was carried out."""
+    """Whether an operation that ended in an error was carried out: failed, or unknown.
+
+    In doubt it is unknown. A checker that takes an operation for failed which the store carried out
+    reports a violation that is none.
+    """
     if isinstance(error, ConnectionRefusedError):
         return "failed"
     if isinstance(error, (ConnectionLost, DeadlineExceeded, Cancelled, InternalError)):

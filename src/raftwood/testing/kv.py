@@ -22,7 +22,7 @@ _MULTI_GET_S = (0.00005, 0.001)
 
 
 class _Stored:
-    """What one folder holds: durable pairs, and batches that wait for a flush."""
+    """The contents of one folder: durable pairs, and batches that wait for a flush."""
 
     def __init__(self, pairs: dict[bytes, bytes] | None = None) -> None:
         self.durable: dict[bytes, bytes] = pairs or {}

@@ -74,7 +74,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._collected_at = 0
         self._hash = xxhash.xxh3_64()
         self.trace_lines: list[str] | None = None
-        """What the hash was made of, kept on request: it shows where two runs part."""
+        """The events in the hash, kept on request: they show where two runs part."""
         self._processes = 0
         self.nodes: dict[str, SimulatedNode] = {}
         self.outside = self.new_process(self.add_node("outside"))
@@ -84,14 +84,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # What happened.
 
     def random_of(self, purpose: str) -> random.Random:
-        """A stream of its own per purpose: drawing from one must not shift the others."""
+        """A random stream for one purpose, apart from all others.
+
+        With one stream for all, a fault that is drawn once more would change every later choice,
+        and a seed that shows a bug would show another run after any change of the code.
+        """
         found = self._randoms.get(purpose)
         if found is None:
             found = self._randoms[purpose] = random.Random(f"{self.seed}/{purpose}")
         return found
 
     def trace(self, *what: object) -> None:
-        """Add what happened to the hash; never something with an address in its text."""
+        """Add an event to the hash. Its text must be alike in every run: no address of an object.
+
+        Two runs of a seed are compared by their hashes, so code that takes a time or a number from
+        outside is found. Test:
+        test_simulated_loop::test_code_that_takes_something_from_outside_is_found
+        """
         self._hash.update(f"{self.now!r}{what!r}".encode())
         if self.trace_lines is not None:
             self.trace_lines.append(f"{self.now!r} {what!r}")
@@ -169,7 +178,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise RuntimeError("Event loop is closed")
         handle = asyncio.Handle(callback, args, self, context)
         process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.outside
-        # A dead process's queue only keeps what it is given from being dropped and cleaned up.
+        # A dead process's queue runs nothing. It keeps the handles alive, because to drop them
+        # would run clean-up code, which a crash does not. Test: test_simulated_loop::
+        # test_a_crash_runs_no_finally_block
         process.queue.append(handle)
         if not process.scheduled and process.alive and not process.paused:
             process.scheduled = True
@@ -187,7 +198,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def kernel_at(self, moment: float, call: Callable[[], None]) -> None:
-        """Have the simulated world do something; no process's pause or death holds it back."""
+        """Let the simulated world act at a moment; the process may be paused or dead by then."""
         self._timer_sequence = sequence = self._timer_sequence + 1
         heapq.heappush(self._timers, (moment, sequence, None, call))
 
@@ -219,7 +230,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
 
     def _run_turn(self) -> None:
-        """Let one process run what it has ready."""
+        """Let one process, drawn by the seed, run the callbacks that are ready.
+
+        Within a process they run in order, as asyncio promises. Between processes any order is
+        possible in reality, and the seed tries many.
+        """
         runnable = self._runnable
         index = int(self._choose() * len(runnable)) if len(runnable) > 1 else 0
         process = runnable[index]
@@ -251,7 +266,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.make_runnable(process)
 
     def _move_time(self) -> None:
-        """Go on to the next moment at which something happens, and let all of it happen."""
+        """Advance the clock to the next timer, and make ready all that is due then.
+
+        With no timer left nothing can ever happen again: that is a deadlock, and it names the tasks
+        that wait. Test: test_simulated_loop::
+        test_waiting_for_what_never_comes_is_a_deadlock_that_names_the_task
+        """
         runnable = self._runnable
         while self._timers:
             moment, _, process, thing = self._timers[0]
@@ -294,7 +314,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         )
 
     def describe_tasks(self) -> str:
-        """What every living process waits for."""
+        """A line for each task of each living process, with the place where it waits."""
         lines: list[str] = []
         processes = [node.process for node in self.nodes.values() if node.process is not None]
         for process in processes:

@@ -107,7 +107,7 @@ class Process:
             self._prune_at = max(_TASKS_BEFORE_PRUNING, 2 * len(self.tasks))
 
     def describe_tasks(self) -> list[str]:
-        """What each task waits for."""
+        """Each task, with the place where it waits."""
         lines = []
         for task in self.tasks:
             if not task.done():

@@ -174,7 +174,7 @@ class Simulation:
 
 
 class SimulationReport(msgspec.Struct, Generic[Result], kw_only=True):
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int | str
     result: Result

@@ -1,4 +1,10 @@
-"""The shared write-ahead log: many groups, one sync. Start with `log`; bytes are in `format`."""
+"""The shared write-ahead log: many groups, one sync. Start with `log`; bytes are in `format`.
+
+Comments beside a rule name the failure that it prevents and the test that shows it: decisions are
+in `docs/decisions`, tests below `tests/unit/disk` unless a folder is given, and planted bugs in
+`tests/assurance/disk/test_crash_images.py`, which opens the log in every state that a crash can
+leave.
+"""
 
 from raftwood.disk.segment_log.committer import SyncTime
 from raftwood.disk.segment_log.log import SegmentLog

@@ -1,11 +1,13 @@
 """Group commit: records gather in the open flush while earlier flushes are on their way to disk.
 
 Two flushes are in flight at the most: while one is being synced, the loop answers the callers of
-the one before and fills the one after. A flush that fails ends the process, because what the disk
-holds is unknown from then on.
+the one before and fills the one after. A flush that fails ends the process, because the contents of
+the disk are unknown from then on. After a failed sync the kernel may take its pages for written, so
+a second sync would succeed and prove nothing; a short write means the same (decision 0004). What
+was acked was synced before, and recovery finds it. Tests: tests/simulation/disk/test_failed_sync
 
-A flush of which nobody wants to know when it is durable is written and not synced: the next one
-that is synced takes it along.
+A flush whose callers do not ask when it is durable is written and not synced: the next sync covers
+it. Tests: test_log_written
 
 A flush is the records that one write and one sync carry, kept while they may still be read. The
 buffers that a caller handed in are written as they are and served to readers as they are; nothing
@@ -67,7 +69,7 @@ class Flush:
         self.dones: list[Callable[[], None]] = []
         self.writtens: list[Callable[[], None]] = []
         self.needs_sync = False
-        """Somebody wants it to be durable soon; else it waits for a later one to be synced."""
+        """A caller waits until it is durable; else a later sync covers it."""
         self._offsets: list[int] = []
 
     @property
@@ -125,7 +127,8 @@ class FlushCache:
         self._bytes += flush.body_bytes + _OBJECT_BYTES
 
     def shrink(self, durable: int) -> None:
-        """Drop the oldest until within the bound; what is not durable yet stays readable."""
+        """Drop the oldest until within the bound, but none that is not durable yet."""
+        # A flush on its way may not be in the file yet: its records can be read here alone.
         while self._bytes > self._bytes_max and self._flushes[0].end <= durable:
             self._bytes -= self._flushes.popleft().body_bytes + _OBJECT_BYTES
 
@@ -278,7 +281,11 @@ class Committer:
         `done` is called when they are durable; `written`, when the operating system has them. With
         `written` alone they are synced when something else is.
         """
-        pending_bytes = self.pending_bytes  # one write is taken, however large, if nothing waits
+        # One write is taken, however large, if nothing waits: the bound may have been lowered since
+        # a record was written that compaction has to copy now.
+        # Test:
+        # test_log_compaction::test_a_record_above_the_bound_of_waiting_bytes_is_taken_and_moved
+        pending_bytes = self.pending_bytes
         if pending_bytes and pending_bytes + record_bytes > self._pending_bytes_max:
             raise Overloaded(f"{pending_bytes} bytes wait for the disk already: send less, or wait")
         flush = self._open
@@ -308,8 +315,8 @@ class Committer:
     def barrier(self, done: Callable[[], None]) -> None:
         """Write a flush, if only an empty one, and call `done` when it and all before are durable.
 
-        Its header also tells which segment is the oldest still needed. `DiskFull` where not even
-        an empty flush has room.
+        Its header also tells which segment is the oldest still needed, and up to where the flushes
+        before it were synced. `DiskFull` where not even an empty flush has room.
         """
         if self._open.end > self._limit and not (self._open.record_count or self._open.dones):
             if not self._is_stuck:
@@ -322,7 +329,10 @@ class Committer:
             self._loop.call_soon(self.pump)
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` when all that was added so far is durable; writes nothing of its own."""
+        """Call `done` when all that was added so far is durable; writes nothing if that is so.
+
+        Test: test_log_full_disk::test_syncs_of_an_idle_log_write_nothing
+        """
         if self._open.record_count or self._open.dones:
             self._open.dones.append(done)
         elif self._sealed:
@@ -337,8 +347,10 @@ class Committer:
     def has_room_to_compact(self, live_bytes: int) -> bool:
         """Whether a segment with so many live bytes may be freed.
 
-        On a full disk the copies may take half of what is left of the reserve: the rest is for
-        states and truncations. Closing must find room for its flushes as well.
+        On a full disk the copies may take half of what is left of the reserve. The rest is for
+        states and truncations: a store that cannot store a vote cannot vote, and one that cannot
+        store a truncation never gets room again. Closing must find room for its flushes as well.
+        Test: test_log_full_disk::test_compaction_leaves_the_reserve_to_states_and_truncations
         """
         if not self._is_stuck:
             return True
@@ -358,7 +370,8 @@ class Committer:
     def pump(self) -> None:
         """Send flushes to the disk as far as there is a place in flight."""
         self._pump_scheduled = False
-        # Who has given the log up closes its files: a write would fail, and end the process.
+        # After the end the files are closed: a write would fail, and end the process. Test:
+        # test_segment_log::test_a_log_that_is_given_up_with_writes_waiting_does_not_end_the_process
         while len(self._in_flight) < _IN_FLIGHT_MAX and not self._has_ended:
             if not self._sealed:
                 if not (self._open.record_count or self._open.dones):
@@ -393,8 +406,10 @@ class Committer:
                 timer.cancel()
 
     async def _note_closed(self) -> None:
-        """Nothing follows: whatever is missing at the next start was lost meanwhile."""
-        self.abandon()  # a later note would say that the log is open
+        """Note that nothing follows, so that the next start can tell if anything is missing."""
+        # First, because a note that comes later would say that the log is open.
+        # Test: test_log_horizon::test_a_slow_disk_does_not_make_a_closed_log_an_open_one
+        self.abandon()
         closing = self._loop.create_future()
 
         def noted(completion: Completion) -> None:
@@ -459,7 +474,10 @@ class Committer:
         segments.record_bytes[segment] += flush.body_bytes
         writes: list[seam.Operation] = []
         if segment > self._begun:
-            # Durable before anything in the segment is: then its loss is noticed.
+            # Durable before anything in the segment is acked. Suppose the segment is then deleted:
+            # without the note the log would end whole with the segment before, and the store would
+            # vote with a log that lacks what it acknowledged (decision 0033). Test:
+            # test_log_horizon::test_after_a_kill_the_loss_of_the_newest_segment_is_noticed
             self._begun = segment
             writes += self._horizon.durable(synced=self.synced, begun=segment, is_closed=False)
         writes.append(seam.Write(segments.path(segment), offset_of(flush.start), buffers))
@@ -482,6 +500,8 @@ class Committer:
             submit((*writes, *self._syncs(first, segment)), self._flushed)
 
     def _syncs(self, first: int, last: int) -> list[seam.Operation]:
+        # A sync covers one file, and flushes that were only written may lie in segments before.
+        # Test: test_log_written::test_a_sync_takes_along_what_was_written_to_segments_before
         return [seam.DataSync(self._segments.path(number)) for number in range(first, last + 1)]
 
     def _written(self, completion: Completion) -> None:
@@ -518,10 +538,12 @@ class Committer:
         _call_all(iter(dones), self._loop)
 
     def _mark_idle(self) -> None:
-        """Note on disk, unsynced, that the last flush is durable.
+        """Note on disk, unsynced, that the last flush is durable (decision 0003).
 
-        Without it nothing on disk would tell damage to the last flush from a torn write. The next
-        flush takes the mark's place.
+        Each flush says what was synced before it, so only the last one depends on the mark. Without
+        it a flipped bit in the last flush would be cut off as a torn tail, and what was acked in it
+        would be lost in silence. The next flush takes the mark's place.
+        Test: test_log_horizon::test_an_idle_log_s_zeroed_tail_is_noticed
         """
         self._mark_timer = None
         if (
@@ -550,7 +572,10 @@ class Committer:
         self._environment.files.submit((write,), self._marked)
 
     def _note(self) -> None:
-        """Tell the horizon how far all is durable; it is synced a while later, for many notes."""
+        """Note in the horizon how far all is durable; one sync later covers many notes.
+
+        A sync for each flush would double the time of an append (decision 0033).
+        """
         if self._has_ended or self._noted == self.synced:
             return
         self._noted, self._noted_at = self.synced, self._loop.time()
@@ -583,7 +608,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def _call_all(dones: Iterator[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:
-    """Call each; one that raises does not keep the rest from being called."""
+    """Call each; an error in one does not keep the rest from being called."""
     try:
         for done in dones:
             done()

@@ -1,12 +1,18 @@
 """Making room: the oldest segment goes when nothing, or little, in it is still needed.
 
 Only ever the oldest one, so that what is left is always an unbroken stretch of the log and a
-truncation record can be forgotten with its segment. The few live records are copied to the log's
-end first. A cold group cannot pin the log: above twice the live data, the oldest segment is copied
-forward whatever it holds.
+truncation record can be forgotten with its segment. Were a segment in the middle removed, its
+truncation record might be all that hides older records in a segment that stays: they would be back
+after a restart (decision 0001). The few live records are copied to the log's end first. A cold
+group cannot pin the log: above twice the live data, the oldest segment is copied forward in any
+case. Test:
+test_segment_log::test_truncated_groups_give_their_room_back_and_a_cold_group_pins_nothing
 
 Two waits make it safe: the copies (and the truncations that freed the rest) are durable before
 any flush declares the segment unneeded, and that flush is durable before the file is unlinked.
+Without the first, a crash leaves a log that says it can do without the segment and has no copy.
+Without the second, it leaves a log that misses a segment that it says it needs.
+Planted bug: "a segment removed before its copies are durable"
 """
 
 import asyncio
@@ -93,6 +99,7 @@ class Compactor:
             return False
         # Records are compared with records: were flush headers counted, which copying does not get
         # rid of, a log could be copied for ever.
+        # Test: test_log_compaction::test_what_is_all_alive_is_not_copied_for_ever
         live, records = self._live.of(number), segments.record_bytes[number]
         bound = 2 * self._live.total + 2 * self._settings.segment_bytes
         return (
@@ -135,8 +142,10 @@ class Compactor:
                 await self._copy(record)
             await asyncio.sleep(0)  # let the loop serve others between two flushes
         if self._live.of(number):
-            # A flush is bad, but what is live in it may not be: the bad part was dropped, perhaps,
-            # by whoever is about to write it anew.
+            # A flush is bad, but its live records may be whole: a replica that is repaired drops
+            # its bad ones. The healthy groups beside it must not suffer (decision 0008). Test:
+            # test_log_compaction::
+            # test_damage_in_what_was_dropped_does_not_keep_the_rest_of_a_flush_from_being_moved
             for record in list(self._live_records(number, data)):
                 await self._copy(record)
         if self._live.of(number):
@@ -160,7 +169,7 @@ class Compactor:
             place = header.end
 
     def _live_records(self, number: int, data: Buffer) -> Iterator[ScannedRecord]:
-        """What the index still needs of a segment and knows, or can read, without its flushes."""
+        """The live records of a segment that the index knows, or can read without a whole flush."""
         for group, index in self._groups.items():
             place = index.state_position
             if index.state is not None and place is not None and segment_of(place) == number:
@@ -197,6 +206,7 @@ class Compactor:
             record.count,
             payload,
         )
+        # Asked again after each wait: a record that was truncated meanwhile must not come back.
         while self._is_live(record):
             left = self._live.of(segment_of(record.position))
             may_use_reserve = self._committer.has_room_to_compact(left)

@@ -10,6 +10,8 @@ is one number, its *position*: segment number in the upper 32 bits, offset in th
 Checksums are XXH3-64. A record's covers its header and its payload, chained through the seed so
 that a payload is never copied to be hashed. A flush header's is seeded with the log's id: bytes of
 another log that ended up in a payload or on a recycled block are never taken for ours.
+Tests: test_log_format::test_a_flush_of_another_log_or_place_is_not_taken,
+test_segment_log::test_every_flipped_bit_is_noticed_or_harmless
 """
 
 from struct import Struct
@@ -69,14 +71,26 @@ _U64: Final = Struct("<Q")
 
 
 class FlushHeader(msgspec.Struct, frozen=True):
-    """What a flush says of itself and of what was durable when it was written."""
+    """The place of a flush, its contents, and how far the log was durable when it was written."""
 
     position: int
-    """Its own place: a flush found elsewhere is not one."""
+    """Its own place: a flush found elsewhere is not one.
+
+    Payloads are the callers' bytes. One may hold a copy of a segment, and a search for the next
+    header must not find a flush in it.
+    """
     previous_end: int
-    """Where the flush before it ends, so that a missing one is noticed."""
+    """Where the flush before it ends, so that a missing one is noticed.
+
+    Two flushes may be under way when the power fails, and only the later one reach the disk. If it
+    is the first of a segment, nothing but this number tells that one is missing before it.
+    """
     synced: int
-    """Everything below this was durable already: bad data there is damage, not a torn tail."""
+    """Everything below this was durable already: bad data there is damage, not a torn tail.
+
+    The two look alike on disk, and ask for the opposite. A torn tail was never acked and is cut
+    off; to cut off damage would lose what was acked, in silence.
+    """
     body_bytes: int
     record_count: int
     oldest_segment: int

@@ -35,7 +35,7 @@ SLOT_BYTES: Final = 4096
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """What one slot says."""
+    """The contents of one slot."""
 
     log_id: bytes
     sequence: int
@@ -91,7 +91,7 @@ async def load_horizon(files: Files, folder: str) -> Horizon | None:
 
 
 async def has_lost_slot(files: Files, folder: str) -> bool:
-    """Whether one slot is bad, and the other one tells all: the next start writes both."""
+    """Whether one slot of two is bad, which the next start mends by writing both."""
     return len(_whole_slots(await _load(files, folder))) == 1
 
 
@@ -119,7 +119,7 @@ class HorizonFile:
         return encode_horizon(Horizon(self._log_id, self._sequence, synced, begun, is_closed))
 
     def opening(self, *, synced: int, begun: int) -> list[seam.Operation]:
-        """Say where a log that is opened stands; makes the file where it is missing."""
+        """Note where a log stands that is opened; makes the file where it is missing."""
         if self._exists:
             return [
                 seam.Open(self.path),
@@ -128,7 +128,8 @@ class HorizonFile:
         self._exists = True
         temporary = f"{self._folder}/{_TEMPORARY}"
         slot = self._slot(synced=synced, begun=begun, is_closed=False)
-        # The file has its final length from the start: no later write needs room.
+        # The file has its final length from the start, so that no later write needs room: a log on
+        # a full disk can still be closed. It gets its name once both slots are durable.
         return [
             seam.Open(temporary, create=True),
             seam.Truncate(temporary, 0),
@@ -141,7 +142,10 @@ class HorizonFile:
         ]
 
     def durable(self, *, synced: int, begun: int, is_closed: bool) -> list[seam.Operation]:
-        """Both slots, one after the other: a torn write leaves the other one whole."""
+        """Both slots, one after the other: a torn write leaves the other one whole.
+
+        Test: test_log_horizon::test_one_bad_slot_leaves_the_other
+        """
         slot = self._slot(synced=synced, begun=begun, is_closed=is_closed)
         return [
             operation
@@ -150,6 +154,10 @@ class HorizonFile:
         ]
 
     def note(self, *, synced: int, begun: int) -> seam.Operation:
-        """The second slot, to be synced later; the first one stays as it is."""
+        """The second slot, to be synced later; the first one stays as it is.
+
+        A power loss may tear this page while it is unsynced. The first slot then still names the
+        segment that was begun, so at most the note of the last second is lost.
+        """
         slot = self._slot(synced=synced, begun=begun, is_closed=False)
         return seam.Write(self.path, SLOT_BYTES, [slot])

@@ -1,6 +1,7 @@
-"""Where each group's runs stand: columns of plain numbers, about 28 bytes a run. No I/O.
+"""The position of each group's runs: columns of plain numbers, about 28 bytes a run. No I/O.
 
-Also counts the live bytes of each segment, which tells compaction what can be freed.
+Also counts the live bytes of each segment, by which compaction finds the segments to free. One byte
+too few would free a segment that is needed, so `LiveBytes.forget` checks the count.
 """
 
 from array import array
@@ -52,7 +53,8 @@ class GroupIndex:
         self.head_position: int | None = None
         self.state: bytes | None = None
         self.state_position: int | None = None
-        # Parallel columns; the first `_dead` rows are truncated and cut off in bulk.
+        # Parallel columns; the first `_dead` rows are truncated. They are cut off in bulk, because
+        # each cut moves all rows behind it.
         self._first = array("Q")
         self._term = array("Q")
         self._position = array("Q")
@@ -65,7 +67,11 @@ class GroupIndex:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing in the log tells that the group is there, so it counts as gone."""
+        """No live record of the group is left, so it counts as gone, as it will after a restart.
+
+        Test: test_log_writes::
+        test_a_group_that_is_left_with_nothing_is_gone_before_and_after_a_restart
+        """
         return not self.run_count and self.state is None and self.head_position is None
 
     def append(
@@ -90,17 +96,17 @@ class GroupIndex:
 
     @property
     def payload_bytes(self) -> int:
-        """Of all runs."""
+        """The payload bytes of all runs."""
         return sum(self._payload_bytes[self._dead :])
 
     @property
     def sizes(self) -> "array[int]":
-        """Of all runs, in order."""
+        """The payload bytes of each run, in order."""
         return self._payload_bytes[self._dead :]
 
     @property
     def terms(self) -> "array[int]":
-        """Of all runs, in order."""
+        """The term of each run, in order."""
         return self._term[self._dead :]
 
     def row_of(self, index: int) -> int:

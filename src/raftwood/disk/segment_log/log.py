@@ -90,8 +90,12 @@ class SegmentLog:
         )
         self._horizon = HorizonFile(folder, log_id=log_id, last=recovered.horizon)
         self.was_closed = recovered.was_closed
-        """Whether nothing can be missing: the log is new, or its last process closed it. After a
-        crash, what was acked in the last moments may be lost with nobody here to tell."""
+        """Whether nothing can be missing: the log is new, or its last process closed it.
+
+        After a crash the disk may have lost the last acked flushes, and the note of them too. Raft
+        then asks the other stores before it votes (decision 0033).
+        Test: test_log_horizon::test_a_log_knows_whether_it_was_closed
+        """
         self._committer = Committer(
             environment,
             settings,
@@ -153,7 +157,7 @@ class SegmentLog:
             or self._run_count >= self._runs_live_max
             or self._unusable is not None
         ):
-            # New, or wrong in a way that is told there.
+            # A new group, or a mistake: `write` makes the one and names the other.
             self.write((Run(group, term, first_index, count, payload),), done)
             return
         payload_bytes = len(payload)
@@ -175,9 +179,8 @@ class SegmentLog:
     ) -> None:
         """Add records of any kind and group, all or none; `done` is called when durable.
 
-        `written` is called when the operating system has them. With `written` alone they are
-        durable once something else is: whoever asks by `when_durable` or `sync`, or a write
-        without it.
+        `written` is called when the operating system has the records. With `written` alone they
+        become durable with the next write that has a `done`, or by `when_durable` or `sync`.
 
         Refused with nothing changed: `InvalidInput` (does not fit the log), `TooLarge`, `DiskFull`,
         `Overloaded`. When the disk is full, writes without a `Run` may use a reserve.
@@ -217,7 +220,7 @@ class SegmentLog:
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """What is written in the block goes to the disk at its end, not in the loop's next turn."""
+        """Send the block's writes to the disk at its end, not in the loop's next turn."""
         self._committer.hold()
         try:
             yield
@@ -337,7 +340,7 @@ class SegmentLog:
         """Stop as a crash would: for an owner whose `end_process` does not end the process."""
         self._unusable = ShuttingDown(f"the log in {self._folder} was given up")
         if self._closing is not None:
-            self._closing.cancel()  # it waits for what does not come any more
+            self._closing.cancel()  # it waits for writes that never end
             await asyncio.wait([self._closing])
             return
         await self._stop_compaction()
@@ -442,7 +445,9 @@ class SegmentLog:
         try:
             await self._compactor.run()
         except (StoreDamaged, InvariantViolated) as error:
-            # What is damaged can still be read around; nothing may be built on top of it.
+            # Reads of other places go on, and recovery of the owner's groups may need them. A write
+            # would be acked in a log that a restart refuses.
+            # Test: test_log_compaction::test_damage_in_what_is_needed_stops_the_log
             self._unusable = error
             _log.error("the log takes no more writes", folder=self._folder, reason=error.message)
 

@@ -1,7 +1,10 @@
 """Reads runs: from the flushes in memory where they still are, else from disk, verified.
 
-A view of the buffer that was written, or of the one that was read, is what the caller gets; records
-are never copied one by one. Runs that lie close together are read with one call.
+The caller gets a view of the buffer that was written, or of the one that was read; records are
+never copied one by one. Runs that lie close together are read with one call. Each read from disk is
+checked against its checksum, because bits flip on disks after a start as well: unchecked, a leader
+would send them to its followers as its own. Test:
+test_segment_log::test_damage_found_while_reading_names_file_and_entries
 """
 
 import errno
@@ -24,7 +27,10 @@ from raftwood.disk.segment_log.records import StoredRun
 from raftwood.disk.segment_log.recovery import REMEDY
 
 _GAP_BYTES_MAX: Final = 4 << 10
-"""A page: the runs of one among many groups lie far apart, and what is between is kept as well."""
+"""A page. Runs of one group among many lie far apart, and a read keeps the bytes between them too.
+
+Test: test_log_memory::test_a_read_of_scattered_runs_does_not_take_what_lies_between
+"""
 _MOVED_RETRIES: Final = 4
 
 
@@ -65,7 +71,7 @@ async def read_runs(
     """The runs that `find` names; asked again where compaction moved them meanwhile."""
     for _ in range(_MOVED_RETRIES):
         chosen = find()
-        # What is not durable yet may not be on disk at all, so memory comes first, run by run.
+        # Runs that are not durable yet may not be on disk at all, so memory comes first.
         runs = from_memory(committer, chosen)
         missing = [each for each, run in zip(chosen, runs, strict=True) if run is None]
         spans = _spans([location for location, _ in missing])
@@ -76,6 +82,7 @@ async def read_runs(
         try:
             views = await perform(files, *reads) if reads else []
         except FileNotFoundError:
+            # Compaction has moved the runs and removed their segment while the read was under way.
             continue
         except OSError as error:
             raise unreadable(path_of(segment_of(spans[0][0])), error) from error

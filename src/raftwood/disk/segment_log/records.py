@@ -1,6 +1,8 @@
-"""Records: what callers write to and read from the log, and the check that records fit it.
+"""Records that callers write to and read from the log, and the check that records fit it.
 
-The check comes before any record is applied: a write is all or nothing.
+The check comes before any record is applied: a write is all or nothing. A record that does not fit
+would be durable before anybody notices, and the next start would refuse the log. Test:
+test_segment_log::test_a_write_that_does_not_fit_changes_nothing
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +97,7 @@ COUNT_MAX: Final = (1 << 32) - 1
 
 
 class _Group(msgspec.Struct):
-    """What a group will look like after the records checked so far."""
+    """A group's bounds after the records checked so far."""
 
     index: GroupIndex | None
     head: int

@@ -1,9 +1,14 @@
-"""Reading a whole log back from its folder: what it holds, where it ends, what is damaged.
+"""Reading a whole log back from its folder: its records, its end, its damages.
 
 `inspect` only reads; `recover` also puts the folder right for a writer. Both walk the flushes in
 order until one is not whole. If a later flush, or the HORIZON file, says that this place had been
 synced, that is damage; else it is the torn tail of the last writes, none of which was acked, and is
 cut off. Cutting can be interrupted at any point and begun again.
+
+To take damage for a torn tail loses acked records: a store that votes without them can elect a
+leader that lacks them. To take a torn tail for damage keeps a healthy store from starting after
+every power loss. Tests: test_segment_log::test_a_torn_tail_is_cut_off, test_log_horizon, and every
+crash image of `tests/assurance/disk/test_crash_images.py`; planted bug "an accepted torn tail"
 """
 
 from collections.abc import Callable
@@ -42,7 +47,7 @@ from raftwood.disk.segment_log.scan import (
 from raftwood.disk.segment_log.segments import PREPARING, segment_number, segment_path
 
 REMEDY = "do not use this copy; 'raftwood store check FOLDER' lists all that is wrong"
-"""Neutral: who owns the log adds what to do about it."""
+"""Says nothing of repair: the owner of the log adds that."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -62,18 +67,18 @@ class Inspection(msgspec.Struct):
     """None where the log has no segment yet."""
     oldest: int = 1
     removable_below: int = 0
-    """Segments with lower numbers were declared unneeded by a flush that stays."""
+    """Segments with lower numbers were declared unneeded by a flush that is not cut off."""
     end: int = 0
     """Where the last whole flush ends; 0 where there is none."""
     synced: int = 0
-    """Up to where the flushes say that all was synced; what is behind may not be on the disk."""
+    """Up to where the flushes say that all was synced; the rest may be in the page cache alone."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → where its last whole flush ends."""
     record_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → bytes of all records in it."""
     flush_count: int = 0
     horizon: Horizon | None = None
-    """What the HORIZON file says; None where the log has none that can be read."""
+    """The contents of the HORIZON file; None if there is none that can be read."""
     damages: list[Damage] = msgspec.field(default_factory=list)
 
 
@@ -125,7 +130,8 @@ async def _without_unused(
     """Let the horizon forget segments that were begun and hold no whole flush, before they go.
 
     Several may have been written without a sync. Were they removed first, a crash would leave a
-    horizon that names a segment nobody has.
+    horizon that names a segment nobody has, and the next start would call that damage.
+    Test: test_log_horizon::test_segments_that_were_begun_and_never_synced_may_go
     """
     horizon = found.horizon
     if horizon is None or horizon.begun <= next_segment:
@@ -204,6 +210,9 @@ class _Walk:
             if previous_end == place and await self._goes_on_at(following, previous_end):
                 place = following
                 continue
+            # The place where the whole flushes end. Nobody was told that anything behind `synced`
+            # is durable, so bad bytes there are a torn tail; before it they are damage. A file that
+            # was cut short is damage anywhere, because no crash makes a segment shorter.
             path = segment_path(self._folder, segment_of(place))
             if place >= found.synced:
                 if await self._is_cut_off(place):
@@ -218,7 +227,7 @@ class _Walk:
             place, previous_end = next_whole, None
 
     async def _read_newest(self) -> None:
-        """What the newest flush says is the oldest segment still needed, and what is synced.
+        """Read from the newest flush the oldest segment still needed, and how far all is synced.
 
         Both only grow, so the last flush of the newest segment that has one knows best. A segment
         is unlinked only after a durable flush has declared it unneeded, so even an unsynced flush
@@ -237,9 +246,12 @@ class _Walk:
             self._take_horizon(is_needed=False)
             if found.horizon is not None:
                 # None has a flush: those left may have been prepared behind others that are gone.
-                # What the horizon calls durable is removed only on the word of a later flush.
+                # A segment that the horizon calls durable goes only after a later flush allows it.
                 last = segment_of(found.synced) if found.synced else found.horizon.begun
                 found.oldest = min(found.oldest, last)
+        # Flushes cannot tell that the segment behind the last of them is missing: the horizon names
+        # it. Tests: test_segment_log::test_a_missing_segment_in_the_middle_is_refused,
+        # test_log_horizon::test_a_log_that_lost_its_end_is_refused
         newest = max(segment_of(found.synced), found.horizon.begun if found.horizon else 0)
         for number in range(found.oldest, newest + 1):
             if number not in self._numbers:
@@ -247,7 +259,12 @@ class _Walk:
                 found.damages.append(Damage(path, 0, "the segment is missing"))
 
     def _take_horizon(self, *, is_needed: bool) -> None:
-        """What the flushes alone cannot tell: how far the log went if its newest ones are gone."""
+        """Read from the horizon how far the log went, which flushes that are gone cannot tell.
+
+        Where a flush says that there was a horizon, a missing one is damage: it may have been lost
+        together with the flushes that it tells of.
+        Test: test_log_horizon::test_the_loss_of_the_horizon_is_noticed
+        """
         found = self._found
         horizon = found.horizon
         path = horizon_path(self._folder)
@@ -365,7 +382,11 @@ class _Walk:
         return True
 
     async def _was_only_prepared(self, number: int) -> bool:
-        """Whether a segment is blank, and behind the last one that the horizon says was begun."""
+        """Whether a segment is blank, and behind the last one that the horizon says was begun.
+
+        Nothing was ever written to it, so its bad header hides nothing.
+        Test: test_log_horizon::test_a_bad_segment_that_was_only_prepared_is_no_damage
+        """
         horizon = self._found.horizon
         if horizon is None or number <= horizon.begun:
             return False
@@ -390,11 +411,12 @@ class _Walk:
 
 
 async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
-    """Remove what is behind the end, and what is no longer needed before the oldest segment.
+    """Remove everything behind the end, and segments that are no longer needed.
 
-    The next segment stays, whatever it holds: a new one is about to take its name, and a folder
-    that had a log is never seen without any segment. So does one that only a flush in the torn tail
-    calls unneeded: with that flush cut off, the log would miss it. It goes at the next start.
+    The next segment stays in any case: a new one is about to take its name, and a folder that had a
+    log is never seen without any segment. So does one that only a flush in the torn tail calls
+    unneeded: with that flush cut off, the log would miss it. It goes at the next start.
+    Test: test_log_recovery::test_a_segment_that_only_a_torn_flush_calls_unneeded_is_kept
     """
     operations: list[seam.Operation] = []
     for number, end in found.used_bytes.items():
@@ -407,7 +429,9 @@ async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: 
                 seam.DataSync(path),
                 seam.Close(path),
             )
-    # Only now, with the flushes durable that call them unneeded.
+    # Only now, with the flushes durable that call them unneeded: recovery may have read those from
+    # the page cache of a process that was killed. Test: test_log_recovery::
+    # test_no_segment_is_removed_before_the_flush_that_calls_it_unneeded_is_durable
     for name in found.names:
         listed = segment_number(name)
         if name == PREPARING or (
@@ -422,10 +446,13 @@ def _synced_in(number: int, synced: int) -> int:
 
 
 async def _written_again(files: Files, path: str, start: int, end: int) -> list[seam.Operation]:
-    """Bytes that were read, but may be in the page cache alone.
+    """Write bytes again that were read, but may be in the page cache alone.
 
     After a failed sync the kernel takes its pages for clean: another sync would succeed without
-    writing them. The same bytes again make them dirty, and a torn write of them changes nothing.
+    writing them. The log would go on behind records that a power loss takes away. The same bytes
+    again make the pages dirty, and a torn write of them changes nothing.
+    Test: test_log_recovery::
+    test_what_a_failed_sync_left_in_the_page_cache_alone_is_written_again
     """
     if start >= end:
         return []

@@ -81,7 +81,11 @@ def flush_at(
 
 
 def records_of(data: Buffer, header: FlushHeader) -> list[ScannedRecord] | BadFlush:
-    """All records of a flush, each verified: a flush counts as a whole or not at all."""
+    """All records of a flush, each verified: a flush counts as a whole or not at all.
+
+    A write is all or nothing: half a flush could be new entries of a group without the truncation
+    of the old ones. Planted bugs: "an unchecked checksum", "an accepted torn tail"
+    """
     records: list[ScannedRecord] = []
     if header.record_count == MARK_COUNT:
         return records
@@ -134,7 +138,7 @@ def whole_flushes(
     """All flushes of a segment from a place on, up to the first that is not whole.
 
     As `flush_at` and `records_of` for each, in one loop without objects: a start does this for
-    every record that there is. What is wrong with the one it stops at, these two tell.
+    every record that there is. Those two say what is wrong with the flush at which it stops.
     """
     found = WholeFlushes(place)
     view, size = memoryview(data), len(data)
@@ -237,6 +241,8 @@ class _Rows:
         self.payload_bytes.append(payload_bytes)
 
     def cut_tail(self, from_index: int) -> None:
+        # By index and not by place: a run that compaction moved stands behind later ones. The
+        # planted bug "a forgotten truncation" brings replaced entries back.
         if self.in_order:
             self._keep(range(bisect_left(self.first, from_index)))
         else:

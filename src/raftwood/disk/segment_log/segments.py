@@ -1,7 +1,13 @@
 """The segment files: their sizes, preparing the next one ahead of need, removing old ones.
 
-A segment gets its room, its header and its name before it is written, each made durable in turn, so
-that a full disk shows here and nowhere else, and a segment that holds a record can't lose its name.
+A segment gets its room, its header and its name before it is written, each made durable in turn. So
+a full disk shows here and nowhere else, and never in the middle of a flush, where it would end the
+process (decision 0004). And a segment that holds a record can't lose its name: after a power loss,
+a synced file whose directory was not synced may be gone. Planted bug: "a log whose directory is not
+synced"
+
+A segment is written in one life of the process: a start begins a new one, so that a leftover of the
+last life is never taken for what follows (decision 0002).
 """
 
 import asyncio
@@ -177,7 +183,11 @@ class Segments:
         self.on_sealed()
 
     async def remove(self, number: int) -> None:
-        """Unlink a segment that a durable flush has declared unneeded."""
+        """Unlink a segment that a durable flush has declared unneeded.
+
+        A failure ends the process: nobody knows then which files the next start will find.
+        Test: test_log_compaction::test_a_failure_to_remove_a_segment_ends_the_process
+        """
         del self.used_bytes[number]
         del self.record_bytes[number]
         try:
@@ -190,7 +200,7 @@ class Segments:
             self._retry()
 
     def close(self) -> None:
-        """Begin nothing any more, and tell nobody of what still comes to its end."""
+        """Begin no more work, and call nobody when the work under way ends."""
         self._closed = True
         self.on_prepared = _nothing
         if self._retry_timer is not None:

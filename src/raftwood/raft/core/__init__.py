@@ -38,6 +38,11 @@ entries after it come again. A storage that has lost what it promised must not b
 old id.
 
 Start reading at `raw_node`, then `raft`.
+
+Comments beside a rule say which text has it, which failure it prevents, and which test shows that.
+"Raft" is Ongaro and Ousterhout's extended paper, "dissertation" is Ongaro's, and decision 0005
+lists where we differ from etcd. A `.txt` is a script in `tests/raft_scripts`; a planted bug, by its
+name in quotes, is in `tests/kits/raft/model/mutants.py`; other tests are below `tests/unit/raft`.
 """
 
 from raftwood.raft.core.errors import (

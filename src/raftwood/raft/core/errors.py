@@ -1,14 +1,17 @@
-"""What callers of the core may meet; each class says when it is raised.
+"""Errors that callers of the core handle; each class says when it is raised.
 
 Anything else that the core raises is `InvariantViolated`: the state cannot be trusted any more and
-the replica must stop.
+the replica must stop. To go on could break the promises of the replicas that are well.
 """
 
 from raftwood.base.errors import InvalidInput, OutOfRange, ProtocolError, Unavailable
 
 
 class ProposalDropped(Unavailable):
-    """Nothing was appended: no leader is known, a transfer is under way, or a limit is reached."""
+    """Nothing was appended: no leader is known, a transfer is under way, or a limit is reached.
+
+    So the same proposal can be made again without being applied twice.
+    """
 
     code = "proposal_dropped"
 
@@ -50,6 +53,6 @@ class LocalMessageRefused(ProtocolError):
 
 
 class UnknownPeer(ProtocolError):
-    """A response came from a node that is no member; late responses after a removal do this."""
+    """A response came from a node that is no member; it may be late, from before a removal."""
 
     code = "unknown_peer"

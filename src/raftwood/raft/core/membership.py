@@ -1,12 +1,16 @@
-"""Membership changes: as stored in the log, and what they make of a configuration.
+"""Membership changes: how they are stored in the log, and the configurations that they lead to.
 
 A `ChangeV1` adds, promotes, demotes or removes one node. A `ChangeV2` holds several steps; more
 than one of them, or an explicit transition, goes through a joint configuration (Raft dissertation,
 section 4.3). An empty `ChangeV2` leaves a joint configuration, and its payload is empty.
 
-A simple change may move one voter only, because then the old and the new majorities overlap; all
-else goes through a joint configuration (sections 4.1 and 4.3). Every function of `Changer` works
-on copies, so that a refused change leaves nothing half done.
+Nodes apply a change at different times, so for a while some go by the old voters and some by the
+new. A simple change may move one voter only, because then any majority of the old overlaps with any
+of the new. With two it need not: of voters 1 to 3 replaced by 3 to 5, nodes 1 and 2 elect one
+leader and 4 and 5 another. All else goes through a joint configuration, in which both must agree
+(sections 4.1 and 4.3). Every function of `Changer` works on copies, so a refused change leaves
+nothing half done. Test: test_quorum::test_random_changes_keep_majorities_overlapping. Script:
+joint_change.txt
 """
 
 from collections.abc import Iterable
@@ -21,7 +25,7 @@ from raftwood.raft.core.tracker import Membership, Progress, Tracker
 
 
 class StepKind(IntEnum):
-    """What one step does to one node."""
+    """The kinds of steps, each for one node."""
 
     ADD_VOTER = 0
     REMOVE = 1
@@ -118,13 +122,13 @@ class Changer:
     def __init__(self, tracker: Tracker, *, last_index: int) -> None:
         self._tracker = tracker
         self._last_index = last_index
-        """New followers are probed from here on: they most likely need a snapshot anyway."""
+        """New followers are probed from here on; the first refusal says how far back to go."""
         self._members = tracker.members.copy()
         self._progress = {node: _copy(item) for node, item in tracker.progress.items()}
         _check(self._members, self._progress)
 
     def change(self, change: ChangeV2) -> Configuration:
-        """Whatever a change asks for."""
+        """Apply a change as it asks: directly, into a joint configuration, or out of one."""
         if change.leaves_joint:
             return self.leave_joint()
         if change.enters_joint:
@@ -132,20 +136,26 @@ class Changer:
         return self.simple(change.steps)
 
     def simple(self, steps: Iterable[ChangeStep]) -> Configuration:
+        """Change one voter, or any learners, in one step (dissertation, section 4.1)."""
+        # It would change the new half alone, and the two halves would no longer be the sets that
+        # the joint configuration leads from and to.
         if self._members.joint:
             raise InvalidChange("can't apply simple config change in joint config")
         before = set(self._members.incoming)
         self._apply(steps)
+        # Learners are in no majority, so any number of them may come and go.
         if len(before ^ self._members.incoming) > 1:
             raise InvalidChange("more than one voter changed without entering joint config")
         return self._result()
 
     def enter_joint(self, steps: Iterable[ChangeStep], *, auto_leave: bool) -> Configuration:
+        """Keep the voters as the outgoing half, and apply the steps to the incoming one (4.3)."""
+        # It would take a third voter set to keep the first one in the decisions.
         if self._members.joint:
             raise InvalidChange("config is already joint")
         if not self._members.incoming:
-            # Adding the first voters is a simple change; an empty outgoing half would decide
-            # nothing and still look joint to nobody.
+            # The outgoing half would be empty, which is how a configuration says that it is not
+            # joint. The first voters are added by simple changes.
             raise InvalidChange("can't make a zero-voter config joint")
         self._members.outgoing = set(self._members.incoming)
         self._apply(steps)
@@ -153,6 +163,7 @@ class Changer:
         return self._result()
 
     def leave_joint(self) -> Configuration:
+        """Drop the outgoing half; its voters are demoted or forgotten only now (4.3)."""
         members = self._members
         if not members.joint:
             raise InvalidChange("can't leave a non-joint config")
@@ -173,7 +184,7 @@ class Changer:
 
     def _apply(self, steps: Iterable[ChangeStep]) -> None:
         for step in steps:
-            # Node zero stands for a step that was filtered out before it was proposed.
+            # Node zero stands for a step that was filtered out before the change was proposed.
             if not step.node or step.kind is StepKind.UPDATE:
                 continue
             if step.kind is StepKind.ADD_VOTER:
@@ -182,6 +193,8 @@ class Changer:
                 self._make_learner(step.node)
             else:
                 self._remove(step.node)
+        # Without a voter no entry is ever committed again, the one that would add a voter included.
+        # Test: test_raw_node::test_a_change_that_cannot_be_applied_becomes_an_empty_entry
         if not self._members.incoming:
             raise InvalidChange("removed all voters")
 
@@ -203,9 +216,12 @@ class Changer:
         if progress.is_learner:
             return
         self._remove(node)
+        # Its progress stays: a voter that is demoted has the log already.
         self._progress[node] = progress
         if node in self._members.outgoing:
-            # It still votes in the outgoing half, and nobody may be voter and learner at once.
+            # It still votes in the outgoing half. As a learner it would not stand, and others would
+            # not count it, though the outgoing majority may need it. So it is demoted on leaving.
+            # The script membership.txt shows it.
             self._members.learners_next.add(node)
         else:
             progress.is_learner = True
@@ -217,6 +233,7 @@ class Changer:
         self._members.incoming.discard(node)
         self._members.learners.discard(node)
         self._members.learners_next.discard(node)
+        # A voter of the outgoing half still gets the log and is counted until that half is left.
         if node not in self._members.outgoing:
             del self._progress[node]
 
@@ -225,14 +242,19 @@ class Changer:
         progress = self._tracker.new_progress(
             match=0, next_index=max(self._last_index, 1), is_learner=is_learner
         )
-        # A new node has not had the time to be heard from; the next quorum check must not count
-        # that against the leader.
+        # A new node has not had the time to answer. Without this, a leader of one voter that adds a
+        # second one could step down at its next quorum check. Script: membership.txt
         progress.recently_active = True
         self._progress[node] = progress
 
 
 def restore(tracker: Tracker, state: ConfState, *, last_index: int) -> None:
-    """Bring an empty tracker to a stored membership by the changes that lead there."""
+    """Bring an empty tracker to a stored membership by the changes that lead there.
+
+    It goes through `Changer`, so that a stored membership is checked like a proposed one.
+    """
+    # To a joint configuration in two steps: the outgoing voters first, one by one, then the change
+    # from them to the incoming ones.
     incoming = [
         *(ChangeStep(StepKind.REMOVE, node) for node in state.voters_outgoing),
         *(ChangeStep(StepKind.ADD_VOTER, node) for node in state.voters),
@@ -257,7 +279,7 @@ def _copy(progress: Progress) -> Progress:
 
 
 def _check(members: Membership, progress: dict[int, Progress]) -> None:
-    """What holds of every configuration; anything else is our bug."""
+    """Raise `InvariantViolated` for a configuration that no change leads to: that is our bug."""
     tracked = members.incoming | members.outgoing | members.learners | members.learners_next
     problem = ""
     if tracked != set(progress):

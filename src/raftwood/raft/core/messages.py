@@ -1,8 +1,8 @@
 """Roles, entries, snapshots, hard state and messages of raft nodes.
 
-Everything here is plain data. Entries and messages are mutable and slotted because they are made
-by the million; whoever receives one treats it as read-only. An entry's payload is opaque to
-raft.
+Everything here is plain data. Entries and messages are mutable and slotted because they are made by
+the million; their receivers treat them as read-only, because one list of entries goes into the
+messages to several followers. An entry's payload is opaque to raft.
 """
 
 from enum import Enum, IntEnum
@@ -35,11 +35,11 @@ APPLY_THREAD: Final = (1 << 64) - 2
 UNLIMITED: Final = (1 << 63) - 1
 
 ENTRY_OVERHEAD_BYTES: Final = 8
-"""What an entry counts beside its payload wherever sizes are limited."""
+"""Counted for each entry beside its payload, because empty entries take room too."""
 
 
 class EntryKind(IntEnum):
-    """What an entry's payload is."""
+    """The kind of an entry's payload."""
 
     NORMAL = 0
     CHANGE_V1 = 1
@@ -50,11 +50,11 @@ class EntryKind(IntEnum):
 
 
 IS_CHANGE: Final = (False, True, True, False)
-"""Which kinds change the membership, to index by kind."""
+"""Kinds that change the membership, to index by kind."""
 
 
 class MessageKind(IntEnum):
-    """What a message says; some never leave their node."""
+    """The kinds of messages; some never leave their node."""
 
     HUP = 0
     """Local: stand for election."""
@@ -115,7 +115,12 @@ class ConfState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The applied state up to an index, with the membership that was in force there."""
+    """The applied state up to an index, with the membership that was in force there.
+
+    The membership belongs to it because the entries that made it are gone (Raft, section 7).
+    Without the last change a node would count by majorities that no longer hold. Planted bug:
+    "snapshot without the last change"
+    """
 
     index: int = 0
     term: int = 0
@@ -124,7 +129,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """What must survive a crash beside the log (Raft, figure 2: persistent state)."""
+    """State that must survive a crash beside the log (Raft, figure 2: persistent state).
+
+    Term and vote, or a node votes twice in a term: planted bugs "term not durable" and "vote not
+    durable". The commit index only saves time at a restart, and may be older than it was.
+    """
 
     term: int = 0
     vote: int = NOBODY
@@ -153,7 +162,7 @@ class Message(msgspec.Struct):
     context: bytes = b""
     """Names a read, or says that an election was ordered by a leadership transfer."""
     responses: list["Message"] = []
-    """Storage messages: what may be delivered once the work is durable or applied."""
+    """Storage messages: to be delivered once the work is durable or applied."""
 
 
 NO_ENTRIES: Final[list[Entry]] = []
@@ -189,12 +198,15 @@ IS_RESPONSE: Final = _table(
 )
 IS_VOTE: Final = _table(_K.VOTE, _K.VOTE_RESPONSE, _K.PREVOTE, _K.PREVOTE_RESPONSE)
 NEEDS_SYNC: Final = _table(_K.APPEND_RESPONSE, _K.VOTE_RESPONSE, _K.PREVOTE_RESPONSE)
-"""Kinds that promise durability: they wait until what was written before them is synced."""
+"""Kinds that promise durability: they wait until all writes before them are synced.
+
+A pre-vote promises nothing and could leave at once; it waits with the others, as in etcd.
+"""
 FROM_LEADER: Final = _table(_K.APPEND, _K.HEARTBEAT, _K.SNAPSHOT)
 
 
 def is_storage_thread(node: int) -> bool:
-    """Whether an id names a local storage thread and not a node."""
+    """Whether an id is that of a local storage thread and not of a node."""
     return node >= APPLY_THREAD
 
 
@@ -218,7 +230,8 @@ def limit_entries(entries: list[Entry], bytes_max: int) -> list[Entry]:
     """The longest prefix within a size; at least one entry, or nothing would ever move."""
     if bytes_max >= UNLIMITED:
         return entries
-    # Only what fits is looked at: whoever lags asks again and again, with all that is left.
+    # It stops at the first that does not fit. A follower that lags is served piece by piece, and to
+    # measure all that is left each time would cost the square of its backlog.
     room = bytes_max
     for position, entry in enumerate(entries):
         room -= ENTRY_OVERHEAD_BYTES + len(entry.payload)

@@ -1,8 +1,11 @@
-"""Majorities, single and joint: who has won a vote and which index is committed.
+"""Majorities, single and joint: the result of a vote, and the index that is committed.
 
-A joint configuration decides only what both of its halves decide (Raft dissertation, section 4.3).
-An empty half agrees to everything, so that an ordinary configuration is a joint one with an empty
-second half.
+Any two majorities of one voter set share a voter. That voter is why a term has one leader, and why
+a leader has what was committed before it (Raft, 5.4.3). A joint configuration decides only what
+both of its halves decide, so its decisions share a voter with those of the old and of the new set:
+no moment exists at which the two could decide apart (Raft dissertation, section 4.3). An empty half
+agrees to everything, so an ordinary configuration is a joint one with an empty second half. Tests:
+test_quorum, against brute force. Scripts: joint_change.txt, quorum.txt
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +15,10 @@ from raftwood.raft.core.messages import UNLIMITED
 
 
 class VoteResult(Enum):
-    """The state of an election as one voter set sees it."""
+    """The state of an election as one voter set sees it.
+
+    LOST and PENDING differ so that a candidate that cannot win any more gives up at once.
+    """
 
     PENDING = "VotePending"
     LOST = "VoteLost"
@@ -23,17 +29,20 @@ def majority_committed(voters: Collection[int], acknowledged: Mapping[int, int])
     """The highest index that a majority has acknowledged; unheard voters count as zero."""
     count = len(voters)
     if not count:
+        # The other half of the joint configuration decides alone.
         return UNLIMITED
     if count == 1:
         (voter,) = voters
         return acknowledged.get(voter, 0)
     get = acknowledged.get
     indexes = sorted([get(voter, 0) for voter in voters])
+    # Counted from the lowest: of three voters the second, of four the second, of five the third. A
+    # majority has this index or a higher one.
     return indexes[count - (count // 2 + 1)]
 
 
 def majority_vote(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
-    """The outcome among voters; who has not answered may still do so."""
+    """The outcome among voters, while some have not answered yet."""
     if not voters:
         return VoteResult.WON
     granted = refused = 0

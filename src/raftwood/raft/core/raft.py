@@ -1,7 +1,7 @@
 """The state of one raft node and the rules that hold in every role.
 
-`step` takes a message, `tick` the passing of time. What is to be sent gathers in `messages`, and in
-`messages_after_append` for what promises durability; `RawNode` hands both out. Terms are dealt with
+`step` takes a message, `tick` advances the clock. Messages to send gather in `messages`, and in
+`messages_after_append` if they promise durability; `RawNode` hands out both. Terms are compared
 here, then the message goes to the role's module: `follower`, `election` or `leader`.
 """
 
@@ -96,10 +96,11 @@ class Raft:
         self.pending_change_index = 0
         """A change may be proposed once this index is applied (dissertation, section 4.1)."""
         self.uncommitted_bytes = 0
+        """Payload bytes of this leader's entries that are not applied yet."""
         self.restored_index = 0
-        """The last snapshot that was received: the membership is at least as new as that."""
+        """Index of the last snapshot received; the membership in force is at least that new."""
         self.overtaken_tracker: Tracker | None = None
-        """The membership before it, while the state machine is still on its way there."""
+        """The membership before that snapshot, until the snapshot is durable."""
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self._randomize_election = settings.election_jitter
@@ -109,7 +110,10 @@ class Raft:
         if hard_state != EMPTY_HARD_STATE:
             self._load(hard_state)
         if settings.applied:
-            # Whatever was applied was committed, though the storage may not have synced that yet.
+            # An applied entry was committed, but a commit index alone is not synced, so the stored
+            # one may be older. Without this a restart would find `applied` above `committed` and
+            # stop. Test:
+            # test_raw_node::test_a_restart_goes_on_where_storage_and_state_machine_stand
             self.log.commit_to(settings.applied)
             self.log.applied_to(settings.applied, 0)
         self.become_follower(self.term, NOBODY)
@@ -122,11 +126,15 @@ class Raft:
 
     def _load(self, state: HardState) -> None:
         if state.commit > self.log.last_index:
+            # Entries that this node acknowledged are gone, and a quorum may count on them. With a
+            # vote by this shorter log, a node that lacks them could lead, and would overwrite
+            # entries that clients were told are committed (Raft, 5.4.3). So it does not start.
             raise InvariantViolated(
                 f"stored commit index {state.commit} lies after the last entry, "
                 f"{self.log.last_index}: the log was truncated or lost"
             )
-        # A commit index alone is not synced, so that it may be older than a snapshot that is.
+        # The snapshot is synced and the commit index alone is not, so after a crash the stored
+        # commit index may be older than the snapshot. What a snapshot holds is committed.
         self.log.committed = max(self.log.committed, state.commit)
         self.term = state.term
         self.vote = state.vote
@@ -134,6 +142,11 @@ class Raft:
     @property
     def promotable(self) -> bool:
         """Whether the node may stand: a voter whose state machine is not being replaced."""
+        # A learner must not stand: it is caught up without a vote, so that adding a slow node does
+        # not hold up commits (dissertation, section 4.2.1), and its vote for itself would count for
+        # nothing. The script learner_promotion.txt shows it.
+        # A node that waits for its snapshot to be durable cannot apply an entry or serve a read. As
+        # a leader it would stop the group until then; another voter can lead at once.
         progress = self.tracker.progress.get(self.id)
         return (
             progress is not None and not progress.is_learner and self.log.unstable.snapshot is None
@@ -142,21 +155,28 @@ class Raft:
     # Sending
 
     def send(self, message: Message) -> None:
-        """Queue a message; what promises durability waits for the write before it."""
+        """Queue a message; one that promises durability waits for the write before it."""
         kind = message.kind
         if not message.source:
             message.source = self.id
         if IS_VOTE[kind]:
+            # A pre-vote asks about the term after this node's, and its answer repeats that term:
+            # only the code that makes the message knows which one is meant.
             if not message.term:
                 raise InvariantViolated(f"{kind.name} without a term")
         elif message.term:
             raise InvariantViolated(f"{kind.name} with a term of its own")
         elif kind is not _PROPOSE and kind is not _READ_INDEX:
-            # Those two are forwarded to the leader as if they were local there.
+            # These two go to the leader as if a client had asked there. With the follower's term on
+            # them, a leader that was elected again meanwhile would ignore them as out of date.
             message.term = self.term
         if NEEDS_SYNC[kind]:
-            # The node itself is a voter like any other: its own vote and its own append count
-            # only once they are durable, so both go the same way, addressed to itself.
+            # The answer may leave only when the term, vote and entries behind it are synced (Raft,
+            # figure 2). Else a node that crashes after its answer votes a second time in the same
+            # term, and two leaders are elected; or it forgets an entry that the leader has counted
+            # and committed. The node's own vote and append count under the same rule, so both are
+            # sent to itself. Planted bugs: "vote not durable", "acknowledged before durable". Test:
+            # test_raw_node::test_a_leader_counts_itself_only_once_its_write_is_durable
             self.messages_after_append.append(message)
         elif message.target == self.id:
             raise InvariantViolated(f"{kind.name} to itself")
@@ -166,18 +186,30 @@ class Raft:
     # Roles
 
     def _reset(self, term: int) -> None:
+        # The vote is forgotten with its term and not before (Raft, 5.2): a candidate that hears of
+        # its defeat becomes a follower in the same term. If it gave up its vote for itself, it
+        # could vote once more, and a second leader of the term would have its majority. Script:
+        # election.txt, where two candidates refuse each other
         if self.term != term:
             self.term = term
             self.vote = NOBODY
         self.lead = NOBODY
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
+        # Drawn anew each time (Raft, 5.2): nodes with equal timeouts that split the vote once would
+        # stand together again, and split it again.
         timeout = self.settings.election_ticks
         self.election_timeout = timeout + self._randomize_election(timeout)
         self.transferee = NOBODY
         tracker = self.tracker
         tracker.votes = {}
         last = self.log.last_index
+        # A new leader knows nothing of the others' logs: it assumes that they are as long as its
+        # own, and learns from refusals where they differ (Raft, 5.3). What was known in an earlier
+        # term must not stay, because other leaders may have replaced those entries since.
+        # Its own match may run ahead of its disk here. That commits nothing too early: only an
+        # entry of the new term commits (`RaftLog.try_commit`), it lies behind all of these, and
+        # this node acknowledges it when everything before it is durable.
         for node, progress in tracker.progress.items():
             tracker.progress[node] = tracker.new_progress(
                 match=last if node == self.id else 0,
@@ -186,16 +218,21 @@ class Raft:
             )
         self.pending_change_index = 0
         self.uncommitted_bytes = 0
+        # Reads belong to one term of office. Suppose a leader was deposed, took a read before it
+        # heard of that, and leads again later. Its heartbeats would have the old read confirmed, at
+        # an index from before what the leader between them committed.
         self.pending_reads = PendingReads()
         self.postponed_reads = []
 
     def become_follower(self, term: int, lead: int) -> None:
+        """Follow a leader, or wait for one if `lead` is `NOBODY`."""
         self._reset(term)
         self.lead = lead
         self.role = FOLLOWER
         self._step_role = follower.step
 
     def become_candidate(self) -> None:
+        """Open the next term with a vote for this node itself (Raft, 5.2)."""
         if self.role is LEADER:
             raise InvariantViolated("a leader stands for election")
         self._reset(self.term + 1)
@@ -204,7 +241,11 @@ class Raft:
         self._step_role = election.step_candidate
 
     def become_precandidate(self) -> None:
-        """Ask who would vote, without a new term and without a vote (dissertation, 9.6)."""
+        """Ask who would vote, without a new term and without a vote (dissertation, 9.6).
+
+        A node that is cut off would raise its term at each timeout. When it is back, its high term
+        deposes a healthy leader, though the node's log is too old to win. Script: prevote.txt
+        """
         if self.role is LEADER:
             raise InvariantViolated("a leader asks for votes")
         self.tracker.votes = {}
@@ -213,6 +254,7 @@ class Raft:
         self._step_role = election.step_candidate
 
     def become_leader(self) -> None:
+        """Take office: nothing is known of the followers, and the term gets its first entry."""
         if self.role is FOLLOWER:
             raise InvariantViolated("a follower becomes leader without an election")
         self._reset(self.term)
@@ -222,15 +264,22 @@ class Raft:
         progress = self.tracker.progress[self.id]
         progress.become_replicate()
         progress.recently_active = True
-        # Whatever the log holds may contain a change that is not applied yet: no new one before.
+        # The log may hold a predecessor's change that this node has not applied. A second change
+        # beside it could make two majorities that do not overlap (dissertation, section 4.1). To
+        # look for one would mean to read the log: waiting for all of it is simpler, and short.
+        # Without this rule the model in `tests/kits/raft/model` has a new leader leave a joint
+        # configuration that its predecessor's last entry leaves, and every replica stops there.
         self.pending_change_index = self.log.last_index
-        # An entry of its own term lets the leader commit all before it (Raft, section 8).
+        # A leader may commit entries of earlier terms only by committing one of its own term (Raft,
+        # 5.4.2 and section 8). In a group without clients, what the predecessor left would stay
+        # uncommitted, and reads and changes would wait for ever. Script: commit_of_old_term.txt
         if not self.append_entries([Entry()]):
             raise InvariantViolated("the first entry of a term was refused")
 
     # Time
 
     def tick(self) -> None:
+        """Advance the clock by one tick; a follower that hears nothing for too long stands."""
         if self.role is LEADER:
             self._tick_leader()
             return
@@ -246,8 +295,10 @@ class Raft:
             self.election_elapsed = 0
             if self.settings.check_quorum:
                 leader.check_quorum(self)
-            # A transfer that took an election timeout has failed: serve proposals again.
+            # A transfer that took an election timeout has failed (dissertation, section 3.10): the
+            # target may be dead, and this leader has refused proposals since. Script: transfer.txt
             self.transferee = NOBODY
+        # Asked again: the quorum check may have ended this node's term of office.
         if self.role is LEADER and self.heartbeat_elapsed >= self.settings.heartbeat_ticks:
             self.heartbeat_elapsed = 0
             leader.broadcast_heartbeat(self)
@@ -255,7 +306,8 @@ class Raft:
     # Messages
 
     def step(self, message: Message) -> None:
-        """Deal with terms (Raft, 5.1), then with the message as the role does."""
+        """Compare terms (Raft, 5.1), then handle the message as the role does."""
+        # Term zero marks what has no term: local messages, and requests that were forwarded.
         term = message.term
         if term != self.term and term and not self._admit(message):
             return
@@ -266,27 +318,49 @@ class Raft:
             handler(self, message)
 
     def _admit(self, message: Message) -> bool:
-        """A message of another term: take the term over, answer an old one, or ignore it."""
+        """A message of another term: adopts a newer term, answers an old one, or ignores it.
+
+        Returns whether the message is to be handled further.
+        """
         kind = message.kind
         if message.term < self.term:
+            # Never handled further. An append of a deposed leader would cut entries that the newer
+            # leader has counted; an old vote or acknowledgement would count in a term that it was
+            # not given in.
             self._answer_old_term(message)
             return False
         if kind is MessageKind.VOTE or kind is _PREVOTE:
             if message.context != election.TRANSFER and self.in_lease:
-                # Whoever hears from a leader does not help to depose it: a node that was cut off
-                # or removed cannot disturb the group (Raft, section 6; dissertation, 4.2.3).
+                # A node that hears a leader ignores requests for votes (Raft, section 6;
+                # dissertation, 4.2.3). A removed node gets no heartbeats, so it stands again and
+                # again with ever higher terms; each term that the others took over would depose
+                # their leader. The request that the leader ordered itself (3.10) passes: without
+                # that, a transfer waits for the lease to end. Scripts: prevote.txt, transfer.txt
                 return False
             if kind is _PREVOTE:
+                # The term that it asks about has not begun, and may never begin (9.6). To adopt it
+                # would depose the leader, which is what pre-votes are to avoid.
+                # The script forget_leader.txt shows it.
                 return True
         if kind is _PREVOTE_RESPONSE and not message.rejected:
-            # Granted for the term after this one; the election itself will move the term.
+            # Granted for the term after this one, which begins only if a majority grants it. A
+            # refusal has the refuser's own term: if that is higher, this node is behind, and adopts
+            # it below. Script: prevote.txt
             return True
+        # A newer term ends this node's role (Raft, 5.1). Only a leader's message tells who leads: a
+        # candidate of the term may still lose.
         self.become_follower(message.term, message.source if FROM_LEADER[kind] else NOBODY)
         return True
 
     @property
     def in_lease(self) -> bool:
-        """Whether a leader was heard from within the shortest election timeout."""
+        """Whether a leader was heard from within the shortest election timeout.
+
+        The timeout without its random part: no follower may stand before, and on that a lease read
+        relies (dissertation, section 6.4.1). A leader is in its own lease until `check_quorum`
+        deposes it, which is why the rule needs that setting: a leader that lost its followers would
+        refuse to make way for ever.
+        """
         return (
             self.settings.check_quorum
             and self.lead != NOBODY
@@ -297,28 +371,42 @@ class Raft:
         kind = message.kind
         if kind is _APPEND or kind is _HEARTBEAT:
             if self.settings.check_quorum or self.settings.prevote:
-                # Such a leader cannot be told by this node's own candidacy, which the others
-                # would ignore: the answer's term makes it step down (dissertation, 9.6).
+                # This node has a higher term than a leader that the others follow; it was cut off
+                # and stood, say. It ignores that leader's messages, and the others ignore its
+                # candidacy because they hear the leader: it would be shut out for ever. The answer
+                # has its term, the leader steps down, and the next election is in a term that all
+                # can take part in (dissertation, 9.6). Without the two settings its candidacy has
+                # the same effect. Test: test_raw_node::
+                # test_a_leader_of_an_old_term_is_told_the_new_one_where_nobody_else_would
                 self.send(Message(_APPEND_RESPONSE, message.source))
         elif kind is _PREVOTE:
-            # Without an answer, two nodes of different terms could wait for each other.
+            # Suppose the asker has the longer log and this node the higher term. The asker refuses
+            # this node for its short log; were it ignored here, neither could win, and nobody would
+            # tell the asker of the term that it needs.
+            # Test: test_raw_node::test_a_prevote_of_an_old_term_is_told_the_new_one
             self.send(Message(_PREVOTE_RESPONSE, message.source, term=self.term, rejected=True))
         elif kind is _STORAGE_APPEND_RESPONSE and message.snapshot is not None:
-            # Entries written in an older term may have been replaced since; a snapshot only
-            # holds what is committed and is good in every term.
+            # The answer for entries of an older term is dropped: see `RawNode._append_response`. A
+            # snapshot holds committed entries alone, so it is good in every term; to drop it would
+            # leave the node waiting for a snapshot that it has.
+            # Test: test_raw_node::test_a_snapshot_written_in_an_old_term_still_counts
             self.applied_snapshot(message.snapshot)
 
     # Log and state machine
 
     def append_entries(self, entries: list[Entry]) -> bool:
-        """Put a leader's entries at the end of its log; false if a limit forbids it."""
+        """Append entries to the leader's log; false if a limit forbids it."""
+        # A leader that cannot reach a quorum still takes proposals. Without a bound they would fill
+        # its memory. Test: test_raw_node::test_uncommitted_bytes_are_bounded_and_given_back
         size = payload_bytes(entries)
         if (
             self.uncommitted_bytes
             and size
             and self.uncommitted_bytes + size > self.settings.uncommitted_bytes_max
         ):
-            # Empty entries and the first ones always pass, so that the group can go on.
+            # Entries always pass while nothing waits, or one larger than the limit could never be
+            # proposed. Empty ones always pass, or a full backlog would keep a leader from leaving a
+            # joint configuration.
             return False
         self.uncommitted_bytes += size
         index, term = self.log.last_index, self.term
@@ -331,8 +419,15 @@ class Raft:
         return True
 
     def applied_to(self, index: int, size: int) -> None:
+        """Note how far the state machine is, and leave a joint configuration if it is time."""
         applied = max(index, self.log.applied)
         self.log.applied_to(applied, size)
+        # The leader leaves the joint configuration itself (dissertation, section 4.3), because the
+        # client that asked for the change may be gone, and a group that stays joint needs two
+        # majorities for everything. The change must be applied first, here and by entry order on
+        # every other node, so that nobody goes from the old configuration to the new one directly.
+        # A leader that dies in between is no harm: its successor applies entries too, and comes
+        # here.
         if (
             self.tracker.members.auto_leave
             and self.role is LEADER
@@ -341,6 +436,7 @@ class Raft:
             propose_leaving_joint(self)
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
+        """A received snapshot is durable and restored."""
         self.log.unstable.stable_snapshot_to(snapshot.index)
         if self.log.unstable.snapshot is None:
             self.overtaken_tracker = None
@@ -358,6 +454,8 @@ def _on_storage_append_response(raft: Raft, message: Message) -> None:
 
 
 def _on_storage_apply_response(raft: Raft, message: Message) -> None:
+    # Payload counts as uncommitted until it is applied: a state machine that cannot keep up slows
+    # proposals down too. Never below zero: entries of an earlier term of office are not counted.
     entries = message.entries
     size = payload_bytes(entries)
     raft.applied_to(entries[-1].index, size + ENTRY_OVERHEAD_BYTES * len(entries))
@@ -376,4 +474,4 @@ _handlers: dict[MessageKind, Callable[[Raft, Message], None]] = {
     MessageKind.STORAGE_APPLY_RESPONSE: _on_storage_apply_response,
 }
 _COMMON = tuple(_handlers.get(kind) for kind in MessageKind)
-"""What is handled alike in every role; the rest goes to the role's own module."""
+"""Handlers of the kinds that every role treats alike; the role's own module has the rest."""

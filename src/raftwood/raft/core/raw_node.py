@@ -1,6 +1,7 @@
-"""The door to one raft node: calls and messages in, `Ready` out. See the package for the duties.
+"""`RawNode`, the interface to one raft node: calls and messages in, `Ready` out.
 
-`Ready` is the work that a node wants done, `Status` what it looks like from outside, as a copy.
+`Ready` is the work that a node asks its host to do, `Status` a copy of its state for display. The
+package's documentation lists the host's duties, in order.
 """
 
 import msgspec
@@ -35,7 +36,7 @@ from raftwood.raft.core.tracker import Progress, ProgressState
 
 
 class SoftState(msgspec.Struct, frozen=True):
-    """Who leads and what this node is: of interest to the host, never stored."""
+    """The known leader and this node's role: of interest to the host, never stored."""
 
     lead: int
     role: Role
@@ -62,7 +63,11 @@ class Ready(msgspec.Struct):
     messages: list[Message]
     """To be sent after the above is durable."""
     must_sync: bool
-    """Whether entries, term or vote are to be synced; a snapshot always is, by the host's care."""
+    """Whether entries, term or vote are to be synced. A snapshot always is, which the host sees to.
+
+    A commit index alone is not: it is learnt again from the leader, and entries that were applied
+    count as committed at a restart.
+    """
 
 
 class FollowerStatus(msgspec.Struct, frozen=True):
@@ -131,7 +136,7 @@ class RawNode:
 
     def __init__(self, settings: RaftSettings, storage: Storage) -> None:
         self.raft = Raft(settings, storage)
-        """The state behind the door, for tests and status; hosts leave it alone."""
+        """The node's state, for tests and status; hosts do not change it."""
         self._async_writes = settings.async_storage_writes
         self._lead, self._role = self.raft.lead, self.raft.role
         self._hard_state = self.raft.hard_state()
@@ -153,8 +158,13 @@ class RawNode:
         kind = message.kind
         source = message.source
         if source < APPLY_THREAD:  # else it comes from a storage thread
+            # A peer that could say "your entries are durable" or "stand for election" would bypass
+            # every promise. Test: test_raw_node::test_a_peer_cannot_send_what_never_leaves_a_node
             if IS_LOCAL[kind]:
                 raise LocalMessageRefused(f"{kind.name} from node {source} is a local message")
+            # An answer of a node that was removed meanwhile: the leader keeps no progress for it.
+            # Requests pass, for a node may be a member before this one has applied the change.
+            # Test: test_raw_node::test_an_answer_of_a_stranger_is_refused
             if IS_RESPONSE[kind] and source not in self.raft.tracker.progress:
                 raise UnknownPeer(f"{kind.name} from node {source}, which is no member")
         self.raft.step(message)
@@ -173,7 +183,7 @@ class RawNode:
         self.raft.step(Message(MessageKind.PROPOSE, source=self.raft.id, entries=entries))
 
     def apply_change(self, entry: Entry) -> ConfState:
-        """Put a change into force while its entry is applied; the answer goes into snapshots."""
+        """Apply a membership change's entry; returns the membership, to be kept in snapshots."""
         return reconfiguration.apply_change(self.raft, entry)
 
     def campaign(self) -> None:
@@ -181,7 +191,11 @@ class RawNode:
         self.raft.step(Message(MessageKind.HUP))
 
     def read_index(self, context: bytes) -> None:
-        """Ask for an index to read at; a `ReadState` with the same context answers, or nothing."""
+        """Ask for an index to read at.
+
+        A `ReadState` with the same context answers. None may come: the request or its answer may be
+        lost, or the leader deposed, so the caller asks again after a while.
+        """
         self.raft.step(Message(MessageKind.READ_INDEX, context=context))
 
     def transfer_leadership(self, target: int) -> None:
@@ -189,7 +203,7 @@ class RawNode:
         self.raft.step(Message(MessageKind.TRANSFER_LEADER, source=target))
 
     def forget_leader(self) -> None:
-        """Vote and stand as if the leader were gone; the next word from it ends that."""
+        """Vote as if there were no leader, until the leader's next message (decision 0010)."""
         self.raft.step(Message(MessageKind.FORGET_LEADER))
 
     def report_unreachable(self, node: int) -> None:
@@ -249,11 +263,15 @@ class RawNode:
         allow_unstable = not self._async_writes
         unstable = log.unstable
         entries = committed = NO_ENTRIES
+        # Each entry is handed out once, unless it was replaced: the storage would else write again
+        # what is under way already.
         if unstable.offset_in_progress - unstable.offset < len(unstable.entries):
             entries = unstable.next_entries()
         if log.applying < log.committed:
             committed = log.next_committed(allow_unstable=allow_unstable)
         hard_state = self._new_hard_state()
+        # Term and vote must be durable before an answer leaves that relies on them (Raft, figure
+        # 2): planted bugs "term not durable" and "vote not durable".
         must_sync = bool(entries)
         if hard_state is not None and not must_sync:
             known = self._hard_state
@@ -286,10 +304,13 @@ class RawNode:
         return ready
 
     def _hand_over(self, ready: Ready) -> None:
-        """Decide who delivers what waits for storage: its threads, or `advance`."""
+        """Give the messages that wait for storage to its threads, or keep them for `advance`."""
         raft = self.raft
         after_append = raft.messages_after_append
         if self._async_writes:
+            # Even without anything to write: an answer may repeat a promise whose write is still
+            # under way, and the append thread's order makes it wait for that. Our hosts keep the
+            # same order: planted bug "answers out of order" in `tests/kits/raft/hosts/mutants.py`.
             if ready.entries or ready.hard_state or ready.snapshot or after_append:
                 ready.messages.append(self._storage_append(ready))
             if ready.committed_entries:
@@ -297,6 +318,8 @@ class RawNode:
             return
         if self._on_advance:
             raise InvariantViolated("the last Ready has not been advanced")
+        # The host persists before it sends, so answers to peers may leave with the other messages.
+        # Those to this node itself are counted in `advance`, when the host says that it is done.
         for message in after_append:
             if message.target == raft.id:
                 self._on_advance.append(message)
@@ -309,7 +332,7 @@ class RawNode:
             self._on_advance.append(self._apply_response(ready))
 
     def advance(self) -> None:
-        """The last `Ready` is dealt with: stored, sent and applied."""
+        """The host has stored, sent and applied the last `Ready`."""
         if self._async_writes:
             raise InvariantViolated("advance has no meaning with asynchronous storage writes")
         steps, self._on_advance = self._on_advance, []
@@ -330,7 +353,7 @@ class RawNode:
         )
         state = ready.hard_state
         if state is not None:
-            # All three or none, so that the message says whether there is a new hard state.
+            # All three or none: the message has no other sign that there is a new hard state.
             message.term, message.vote, message.commit = state.term, state.vote, state.commit
         response = self._append_response(ready)
         if response is not None:
@@ -338,14 +361,19 @@ class RawNode:
         return message
 
     def _append_response(self, ready: Ready) -> Message | None:
-        """What tells raft that entries are durable; not needed where none are on their way.
+        """The message that tells this node that entries are durable; None if none are under way.
 
-        It carries the current term: if the term has changed when it comes back, the entries may
-        have been replaced by others of the same index and term, and it must not count. Any entries
-        that are still good go out with the next response.
+        It carries the term in which it was made, and a node of a later term drops it. Suppose entry
+        5 of term 1 is being written, a leader of term 2 replaces it, and a third leader that has
+        the old entry 5 of term 1 brings it back. The answer to the first write fits the entry that
+        the log has now. Were it counted, the entry would leave memory while the storage holds the
+        one of term 2, and the log would be read with that. Entries that are still good are
+        confirmed by the next response. Script: async_replaced_entries.txt
         """
         raft = self.raft
         unstable = raft.log.unstable.entries
+        # Also with nothing new to write: the entries may have been handed out in an earlier term,
+        # whose answer was dropped, and this response confirms them.
         if not unstable and ready.snapshot is None:
             return None
         response = Message(

@@ -1,4 +1,8 @@
-"""Linearizable reads that wait for a quorum to confirm the leader (dissertation, section 6.4)."""
+"""Linearizable reads that wait for a quorum to confirm the leader (dissertation, section 6.4).
+
+A read notes the commit index as it comes in. Once a quorum has answered a heartbeat that left after
+that, no newer leader was in office when it came, so nothing beyond that index was acked before.
+"""
 
 import msgspec
 
@@ -14,7 +18,7 @@ class ReadState(msgspec.Struct, frozen=True):
 
 
 class PendingRead:
-    """One read and who has confirmed the leader since it came in."""
+    """One read, and the nodes that have confirmed the leader since it came in."""
 
     __slots__ = ("acknowledged", "index", "request")
 
@@ -25,7 +29,11 @@ class PendingRead:
 
 
 class PendingReads:
-    """Reads in the order of their arrival; confirming one confirms all before it."""
+    """Reads in the order of their arrival; confirming one confirms all before it.
+
+    A heartbeat that confirms a read left after all earlier reads came in, so it confirms those too.
+    Reads that arrive faster than the network answers share its rounds.
+    """
 
     __slots__ = ("_by_context",)
 
@@ -34,10 +42,12 @@ class PendingReads:
 
     def add(self, request: Message, index: int) -> None:
         """Note a read at the current commit index; a repeated context is one read."""
+        # The confirmations that came for the first request stay: a host that asks again because an
+        # answer is late must not begin the count anew.
         self._by_context.setdefault(request.context, PendingRead(request, index))
 
     def acknowledge(self, node: int, context: bytes) -> dict[int, bool]:
-        """A node confirmed the leader for a read; answers all who did so far."""
+        """A node confirmed the leader for a read; returns all nodes that have."""
         pending = self._by_context.get(context)
         if pending is None:
             return {}
@@ -56,5 +66,5 @@ class PendingReads:
         return confirmed
 
     def last_context(self) -> bytes:
-        """The context that heartbeats carry, so that a lost round is made good by the next."""
+        """The newest read's context: heartbeats carry it, so that a lost round is repeated."""
         return next(reversed(self._by_context), b"")

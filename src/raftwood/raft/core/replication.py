@@ -1,6 +1,7 @@
-"""How a leader sends its log: appends, snapshots to those who are too far behind, and commit.
+"""How a leader sends its log: appends, snapshots to followers that are too far behind, and commit.
 
-Raft, section 5.3; pipelining is section 10.2.2 of the dissertation.
+Raft, section 5.3; pipelining is section 10.2.2 of the dissertation. A leader sends without waiting
+for its own disk, and counts its own copy like any other (dissertation, section 10.2.1).
 """
 
 from typing import TYPE_CHECKING
@@ -24,10 +25,12 @@ def send_append(
     even_empty: bool = True,
     like: Message | None = None,
 ) -> Message | None:
-    """Send the next entries to a follower unless it is paused; answers what went out, if anything.
+    """Send the next entries to a follower unless it is paused; returns the message, if any.
 
-    An append without entries tells of a new commit index, or probes. `like` was just sent to
-    another follower: its entries need not be looked up again for one that is equally far.
+    An append without entries carries a new commit index, or probes. `like` was just sent to another
+    follower. In a healthy group all are equally far, and reading the log once for all of them is
+    most of the cost. Test:
+    test_replication::test_who_is_equally_far_gets_the_same_as_if_it_were_alone
     """
     if progress.paused:
         return None
@@ -36,7 +39,8 @@ def send_append(
     has_next = previous < log.last_index
     if not has_next and not even_empty:
         return None
-    # A full window sends empty appends only: they still carry the commit index.
+    # The window bounds what a slow follower makes the network and this node's memory hold. Empty
+    # appends pass a full one: they still carry the commit index. Script: replication.txt
     if has_next and progress.state is REPLICATE and progress.inflights.full:
         has_next = False
     if (
@@ -53,10 +57,13 @@ def send_append(
             if has_next:
                 entries = log.entries(previous + 1, raft.settings.message_bytes_max)
         except OutOfRange:
-            # The storage has compacted what the follower needs.
+            # The follower needs entries that are compacted, and only a snapshot has their effect
+            # (Raft, section 7). Script: snapshot.txt
             return _send_snapshot(raft, node, progress)
     if not entries and not even_empty:
         return None
+    # The whole commit index, though the follower may not have all of it: an append compares logs,
+    # so the follower takes as much as the append covers (`RaftLog.try_append`).
     commit = log.committed
     message = Message(_APPEND, node, raft.id, raft.term, previous_term, previous, entries, commit)
     raft.messages.append(message)
@@ -66,12 +73,16 @@ def send_append(
 
 
 def _send_snapshot(raft: "Raft", node: int, progress: Progress) -> Message | None:
+    """Send a snapshot to a follower whose next entries are gone, unless it may be dead."""
     if not progress.recently_active:
-        # A snapshot is dear: it is not sent to a node that may be dead.
+        # A snapshot is expensive to read and send, and a follower that waits for one gets nothing
+        # else. It is worth sending to a node that has answered since the last quorum check.
         return None
     try:
         snapshot = raft.log.unstable.snapshot or raft.log.storage.snapshot()
     except SnapshotNotReady:
+        # The follower stays as it is: its next heartbeat's answer tries again.
+        # Test: test_raw_node::test_a_snapshot_that_is_not_ready_is_asked_for_again
         return None
     if not snapshot.index:
         raise InvariantViolated(f"entries for node {node} are gone and there is no snapshot")
@@ -82,6 +93,7 @@ def _send_snapshot(raft: "Raft", node: int, progress: Progress) -> Message | Non
 
 
 def broadcast_append(raft: "Raft") -> None:
+    """Send the next entries, or the commit index, to every member but this node."""
     own = raft.id
     sent: Message | None = None
     for node, progress in raft.tracker.progress.items():
@@ -90,5 +102,5 @@ def broadcast_append(raft: "Raft") -> None:
 
 
 def try_commit(raft: "Raft") -> bool:
-    """Commit what a quorum has of this term (Raft, 5.4.2)."""
+    """Commit the entries of this term that a quorum has, and all before them (Raft, 5.4.2)."""
     return raft.log.try_commit(raft.tracker.committed(), term=raft.term)

@@ -1,8 +1,8 @@
-"""What raft reads back from the log's storage, and an implementation in memory.
+"""The log's storage as raft reads it, and an implementation in memory.
 
-Raft only reads; the caller writes what `Ready` tells it to. Reads see what was written so far,
-synced or not. All of them are plain calls: a storage keeps its indexes in memory and the entries
-that followers may still need within quick reach.
+Raft only reads; the caller writes what a `Ready` holds. Reads see all writes so far, synced or not.
+They are plain calls, so a storage keeps its indexes in memory, and the entries that followers may
+still need too. With one that reads from a disk, a follower far behind would stop the whole node.
 """
 
 from typing import Protocol
@@ -24,7 +24,10 @@ class Storage(Protocol):
     """The reading side of a log."""
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """Hard state and membership at the start; the membership is that of the applied index."""
+        """Hard state and membership at the start; the membership is that of the applied index.
+
+        A newer one would be changed twice, because the entries after the applied index come again.
+        """
 
     def first_index(self) -> int:
         """The first entry that can be read: one past the snapshot."""
@@ -33,9 +36,9 @@ class Storage(Protocol):
         """The last entry; one below `first_index` if there is none."""
 
     def term(self, index: int) -> int:
-        """The term of an entry, of the snapshot's last one too.
+        """The term of an entry, of the snapshot's last one too: the first append compares with it.
 
-        Raises `EntryCompacted` below and `EntryMissing` above what is stored.
+        Raises `EntryCompacted` below and `EntryMissing` above the stored entries.
         """
 
     def entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
@@ -97,7 +100,7 @@ class MemoryStorage:
             return
         position = entries[0].index - self._start - 1
         if position < 0:
-            # What a snapshot has replaced in the meantime is not needed any more.
+            # A snapshot has replaced the first of these entries in the meantime.
             entries = entries[-position:]
             if not entries:
                 return

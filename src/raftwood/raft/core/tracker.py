@@ -3,6 +3,15 @@
 PROBE: the follower's log is unknown, one append at a time finds where it meets the leader's.
 REPLICATE: appends are pipelined, bounded by messages and bytes in flight.
 SNAPSHOT: the entries it needs are gone, nothing is sent until the snapshot has arrived.
+
+A follower goes from PROBE to REPLICATE when it acknowledges an append, and back when it refuses one
+or cannot be reached. It enters SNAPSHOT when its next entry is compacted. It leaves for PROBE when
+the snapshot was sent or has failed, or for REPLICATE when it acknowledges entries that the leader's
+log goes on from.
+
+The paper knows `next` and `match` and no states (Raft, 5.3). The states save messages: as long as
+the place where the logs meet is unknown, all appends but one would be refused, and while a snapshot
+is on its way, all of them. Scripts: replication.txt, snapshot.txt
 """
 
 from collections import deque
@@ -27,7 +36,12 @@ SNAPSHOT = ProgressState.SNAPSHOT
 
 
 class Inflights:
-    """Appends under way to one follower: their last indexes and their payload bytes."""
+    """Appends under way to one follower: their last indexes and their payload bytes.
+
+    A leader that pipelines without a bound would fill the buffers of the network, and its own, with
+    entries for a follower that has stopped. Test:
+    test_progress::test_windows_count_as_a_plain_list_does
+    """
 
     __slots__ = ("_queue", "bytes_in_flight", "bytes_max", "messages_max")
 
@@ -43,6 +57,9 @@ class Inflights:
 
     @property
     def full(self) -> bool:
+        # Asked before an append, whose size is not known yet. So the last one may pass the bound on
+        # bytes: with "would it fit" an append larger than the window could never be sent.
+        # Test: test_progress::test_a_window_is_full_by_messages_or_by_bytes
         return len(self._queue) >= self.messages_max or (
             self.bytes_max != 0 and self.bytes_in_flight >= self.bytes_max
         )
@@ -54,7 +71,10 @@ class Inflights:
         self.bytes_in_flight += payload_bytes
 
     def free_to(self, index: int) -> None:
-        """Appends up to an index have been answered."""
+        """Appends up to an index have been answered.
+
+        An answer covers all appends before it, so an answer that is lost costs nothing.
+        """
         queue = self._queue
         while queue and queue[0][0] <= index:
             self.bytes_in_flight -= queue.popleft()[1]
@@ -87,13 +107,17 @@ class Progress:
         self.next = next_index
         """The first index that was not sent; never at or below `match`."""
         self.sent_commit = 0
-        """The highest commit index sent, as far as it makes sense to the follower."""
+        """The highest commit index sent, so that no empty append repeats one."""
         self.state = PROBE
         self.pending_snapshot = 0
+        """Index of the snapshot that is under way; zero outside SNAPSHOT, or after a failure."""
         self.recently_active = False
         """Heard from since the last quorum check."""
         self.flow_paused = False
-        """A probe is under way or the window is full: a heartbeat's answer resumes."""
+        """A probe is under way or the window is full; an answer resumes the flow.
+
+        The answer to a heartbeat does too: the append that would be answered may be lost.
+        """
         self.inflights = inflights
         self.is_learner = is_learner
 
@@ -109,18 +133,25 @@ class Progress:
         self.next = next_index
 
     def become_probe(self) -> None:
-        """Start to look for the match again, after the snapshot if one was sent."""
-        # A snapshot that was reported as received need not be sent again from its beginning.
+        """Look for the match anew, after the snapshot if one was sent."""
+        # The transport reports the end of a snapshot before the follower has answered for it, so
+        # `match` is still from before. Probing there would need compacted entries, and the same
+        # snapshot would be sent again. Test:
+        # test_progress::test_after_a_snapshot_probing_begins_behind_it
         sent = self.pending_snapshot if self.state is SNAPSHOT else 0
         self._enter(PROBE, max(self.match, sent) + 1)
+        # The append that carried this commit index may be among those that were lost.
         self.sent_commit = min(self.sent_commit, self.next - 1)
 
     def become_replicate(self) -> None:
+        """Pipeline appends from the known match on."""
         self._enter(REPLICATE, self.match + 1)
 
     def become_snapshot(self, index: int) -> None:
+        """Send nothing more until a snapshot at an index has arrived or failed."""
         self._enter(SNAPSHOT, index + 1)
         self.pending_snapshot = index
+        # The follower commits up to the snapshot's index by restoring it.
         self.sent_commit = index
 
     def sent_entries(self, count: int, payload_bytes: int) -> None:
@@ -130,20 +161,28 @@ class Progress:
             if count:
                 self.next += count
                 inflights.add(self.next - 1, payload_bytes)
-            # A full window still lets an answer through that frees it, so pausing is enough.
+            # Whatever resumes a full window, an answer or a heartbeat, may send one empty append:
+            # it carries the commit index, and its answer shows what was lost.
             self.flow_paused = inflights.full
         elif self.state is PROBE:
+            # `next` stays: the probe is repeated from there if it is lost. A second one would tell
+            # nothing that the first does not. Test: test_progress::test_a_probe_goes_out_alone
             if count:
                 self.flow_paused = True
         else:
             raise InvariantViolated("an append was sent to a follower that awaits a snapshot")
 
     def can_bump_commit(self, commit: int) -> bool:
-        """Whether an append without entries would tell the follower of a newer commit."""
+        """Whether an append without entries would advance the follower's commit index."""
+        # The follower commits no further than the entries that it was sent, which end before
+        # `next`.
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def acknowledge(self, index: int) -> bool:
-        """The follower has everything up to an index; answers whether that is news."""
+        """The follower has everything up to an index; returns whether that is new."""
+        # Answers may come late or twice. An acknowledgement is for good, so `match` never goes
+        # back: the leader may have committed by it. Test:
+        # test_progress::test_a_late_acknowledgement_is_no_news
         if index <= self.match:
             return False
         self.match = index
@@ -153,16 +192,21 @@ class Progress:
         return True
 
     def step_back(self, rejected: int, hint: int) -> bool:
-        """An append was refused; answers whether the refusal is current and `next` went back."""
+        """An append was refused; returns whether the refusal is current and `next` went back."""
+        # Refusals may come late or twice as well. To obey an old one would send entries again that
+        # the follower has, and each of those could be refused late again.
+        # Test: test_progress::test_a_refusal_goes_back_once
         if self.state is REPLICATE:
             if rejected <= self.match:
                 return False
-            # The window is in disorder, so that only what is known to match is kept.
+            # The logs met at `match` once, so an append was lost or overtaken: go on from there.
+            # The hint may be from before and says less.
             self.next = self.match + 1
         else:
-            # Only one probe is under way: anything else is a late answer.
+            # Only one probe is under way, so any other refusal is late.
             if self.next - 1 != rejected:
                 return False
+            # At least one entry back, or the same probe would be refused for ever.
             self.next = max(min(rejected, hint + 1), self.match + 1)
             self.flow_paused = False
         self.sent_commit = min(self.sent_commit, self.next - 1)
@@ -170,7 +214,7 @@ class Progress:
 
 
 class Membership:
-    """Who votes and who only follows. A joint configuration has two voter sets."""
+    """The voters and the learners. A joint configuration has two voter sets."""
 
     __slots__ = ("auto_leave", "incoming", "learners", "learners_next", "outgoing")
 
@@ -179,7 +223,10 @@ class Membership:
         self.outgoing: set[int] = set()
         self.learners: set[int] = set()
         self.learners_next: set[int] = set()
-        """Voters of the outgoing half that become learners on leaving it."""
+        """Voters of the outgoing half that become learners when it is left.
+
+        Until then the outgoing half counts their votes and acknowledgements. Script: membership.txt
+        """
         self.auto_leave = False
 
     def copy(self) -> "Membership":
@@ -239,7 +286,11 @@ class Tracker:
         return len(self.members.incoming) == 1 and not self.members.outgoing
 
     def committed(self) -> int:
-        """The highest index that is durable on a quorum; learners do not count."""
+        """The highest index that is durable on a quorum; learners do not count.
+
+        A learner's vote counts for nothing, so an entry on learners alone could be missing in the
+        next leader (dissertation, section 4.2.1). Planted bug: "learner counted as voter"
+        """
         acknowledged = {node: progress.match for node, progress in self.progress.items()}
         members = self.members
         committed = majority_committed(members.incoming, acknowledged)
@@ -263,5 +314,5 @@ class Tracker:
         return joint_vote(members.incoming, members.outgoing, votes)
 
     def record_vote(self, node: int, *, granted: bool) -> None:
-        """The first answer of a node counts, so that a duplicate cannot change it."""
+        """Note a voter's answer. The first one counts, so a repeated message changes nothing."""
         self.votes.setdefault(node, granted)
