@@ -219,8 +219,8 @@ async def hand_over(
 ) -> None:
     """Hand over the groups that this store leads, as many as possible within a time.
 
-    A group whose leader stops without this waits for an election timeout. Test:
-    test_host::test_a_store_that_stops_hands_its_leadership_over_first
+    A leader that just stops leaves its group without one until the others notice, and its proposals
+    under way with an unknown outcome.
     """
     asked: dict[int, None] = {}
     with suppress(DeadlineExceeded):

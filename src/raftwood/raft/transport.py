@@ -455,8 +455,7 @@ class Transport:
 
         Each connection has an identity object of its own. Late messages on an older connection, or
         on one of another store under the same number, do not count: two stores that both answer for
-        one number would be two votes. Tests:
-        test_host::test_a_second_store_with_the_same_number_does_not_silence_the_first,
+        one number would be two votes. Test:
         test_host::test_what_comes_on_a_connection_without_an_introduction_is_not_heard
         """
         peer = self._peers.get(store_of(identity))

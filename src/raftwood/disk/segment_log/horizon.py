@@ -62,7 +62,10 @@ def encode_horizon(horizon: Horizon) -> bytes:
 
 
 def decode_horizon(data: Buffer) -> Horizon | None:
-    """The newer of the slots that are whole; None where neither is."""
+    """The newer of the slots that are whole; None where neither is.
+
+    Test: test_log_horizon::test_one_bad_slot_leaves_the_other
+    """
     return max(_whole_slots(data), key=lambda slot: slot.sequence, default=None)
 
 
@@ -142,10 +145,7 @@ class HorizonFile:
         ]
 
     def durable(self, *, synced: int, begun: int, is_closed: bool) -> list[seam.Operation]:
-        """Both slots, one after the other: a torn write leaves the other one whole.
-
-        Test: test_log_horizon::test_one_bad_slot_leaves_the_other
-        """
+        """Both slots, one after the other: a torn write leaves the other one whole."""
         slot = self._slot(synced=synced, begun=begun, is_closed=is_closed)
         return [
             operation

@@ -251,7 +251,7 @@ class _Walk:
                 found.oldest = min(found.oldest, last)
         # Flushes cannot tell that the segment behind the last of them is missing: the horizon names
         # it. Tests: test_segment_log::test_a_missing_segment_in_the_middle_is_refused,
-        # test_log_horizon::test_a_log_that_lost_its_end_is_refused
+        # test_log_horizon::test_after_a_kill_the_loss_of_the_newest_segment_is_noticed
         newest = max(segment_of(found.synced), found.horizon.begun if found.horizon else 0)
         for number in range(found.oldest, newest + 1):
             if number not in self._numbers:
