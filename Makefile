@@ -12,7 +12,10 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart=0
 # What `make check PKG=…` covers: a package, or a path in it, as `raft/core` or `src/raftwood/raft`.
 NAME := $(patsubst %/,%,$(patsubst tests/unit/%,%,$(patsubst src/raftwood/%,%,$(PKG))))
 FAST := tests/unit tests/simulation
-COVERED := $(wildcard src/raftwood/$(NAME) src/raftwood/$(NAME).py $(FAST:%=%/$(NAME)))
+SOURCES := $(wildcard src/raftwood/$(NAME) src/raftwood/$(NAME).py)
+# Where a part of a package has no tests of its own, the package's tests cover it.
+TESTS := $(or $(wildcard $(FAST:%=%/$(NAME))),$(wildcard $(FAST:%=%/$(firstword $(subst /, ,$(NAME))))))
+COVERED := $(SOURCES) $(TESTS)
 PACKAGES := $(patsubst src/raftwood/%/__init__.py,%,$(wildcard src/raftwood/*/__init__.py))
 
 # Tests start a thousand processes: none of them should compile what another has compiled.
@@ -34,11 +37,11 @@ all-tests: $(INSTALLED)-dev
 
 ifdef PKG
 check: $(INSTALLED)-dev ## Lint and the fast tests; make check PKG=clogs for one package
-	$(if $(COVERED),,$(error there is no package $(PKG): name one of $(PACKAGES)))
+	$(if $(SOURCES),,$(error there is no package $(PKG): name one of $(PACKAGES)))
 	$(BIN)/ruff check $(COVERED)
 	$(BIN)/ruff format --check $(COVERED)
 	$(BIN)/mypy $(COVERED)
-	$(PYTEST) $(filter tests/%,$(COVERED))
+	$(PYTEST) $(TESTS)
 else
 check: $(INSTALLED)-dev
 	$(MAKE) --no-print-directory -j 2 lint fast-tests
