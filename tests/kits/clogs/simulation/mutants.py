@@ -156,7 +156,7 @@ MUTANTS = {
         _in_storms, replaced(BatchShipper, _send=_send_and_truncate), first=1, harm=Harm.LOST
     ),
     "does not say that a batch is resumed": Mutant(
-        _in_storms, replaced(Spool, load=_load_as_new), first=1, harm=Harm.TWICE
+        _in_storms, replaced(Spool, load=_load_as_new), first=8, harm=Harm.TWICE
     ),
     "forgets the place on another way": Mutant(
         _in_storms,
@@ -164,7 +164,7 @@ MUTANTS = {
         harm=Harm.TWICE,
     ),
     "stores what follows before what is in front of it": Mutant(
-        _in_storms, replaced(Ordering, store=_store_at_once), first=2, harm=Harm.ORDER
+        _in_storms, replaced(Ordering, store=_store_at_once), first=12, harm=Harm.ORDER
     ),
     "syncs without waiting": Mutant(
         partial(run_clogs, plan=_SYNCING), replaced(Spool, sync=_sync_nothing), 8, harm=Harm.LOST

@@ -178,7 +178,7 @@ MUTANTS = {
         _on_a_bad_network, replaced(Streams, _put_to=_put_as_nobody), first=4, harm="exactly once"
     ),
     "frees more than it may": Mutant(
-        _freeing, replaced(Retention, _too_much=_too_much), harm="may keep"
+        _freeing, replaced(Retention, _too_much=_too_much), first=17, harm="may keep"
     ),
     "hands over without a seal": Mutant(
         _calm, replaced(LogstoreReconciler, _seal=_seal_nothing), harm="behind|is not read|given up"
@@ -211,6 +211,7 @@ MUTANTS = {
     "takes silence for an end": Mutant(
         _with_crashes,
         replaced(Streams, _append=_append_in_haste),
+        first=23,
         harm="exactly once|said not to be stored",
     ),
     "takes the end before the seal": Mutant(
@@ -220,6 +221,6 @@ MUTANTS = {
         first=1,
     ),
     "trusts what it knew of new shards": Mutant(
-        _with_stalls, replaced(Streams, _shard=_known_shard), first=25, harm="which is there"
+        _with_stalls, replaced(Streams, _shard=_known_shard), first=26, harm="which is there"
     ),
 }
