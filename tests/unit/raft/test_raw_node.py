@@ -223,10 +223,10 @@ def test_a_change_that_is_not_applied_keeps_a_node_from_standing_for_election() 
     change = _change(ChangeV1(ChangeStep(StepKind.ADD_LEARNER, 2)), 2)
     node = _node(storage=_storage(change, configuration=ConfState((1,)), commit=2))
     node.campaign()
-    assert node.raft.role is Role.FOLLOWER
+    assert node.status().role is Role.FOLLOWER
     _work(node)
     node.campaign()
-    assert node.raft.role is Role.CANDIDATE
+    assert node.status().role is Role.CANDIDATE
 
 
 def test_a_new_leader_applies_what_its_predecessor_left_before_it_proposes_a_change() -> None:
@@ -244,9 +244,9 @@ def test_both_halves_of_a_joint_configuration_elect_a_leader() -> None:
     joint = ConfState(voters=(1, 2, 3), voters_outgoing=(1, 4, 5))
     node = _node(storage=_storage(configuration=joint))
     _win(node, 2, 3)
-    assert node.raft.role is Role.CANDIDATE
+    assert node.status().role is Role.CANDIDATE
     node.step(Message(MessageKind.VOTE_RESPONSE, 1, 4, node.raft.term))
-    assert node.raft.role is Role.LEADER
+    assert node.status().role is Role.LEADER
 
 
 @pytest.mark.parametrize("transition", [Transition.JOINT_IMPLICIT, Transition.JOINT_EXPLICIT])
