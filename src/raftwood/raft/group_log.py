@@ -283,7 +283,8 @@ class GroupStorage:
     def snapshot(self) -> Snapshot:
         """The oldest one: with it, a follower gets the whole log that this replica has."""
         # Entries on disk count as compacted for the core until they are fetched. A snapshot now
-        # would replace the follower's log for a few entries that are there in a moment.
+        # would replace the follower's log for a few entries that are there in a moment. Test:
+        # test_group_storage::test_what_only_the_disk_has_is_missed_then_fetched_then_given_up
         if self.missed is not None or self.visible_snapshot is None:
             raise SnapshotNotReady("the entries are being read from disk")
         return self.visible_snapshot

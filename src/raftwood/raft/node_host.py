@@ -220,7 +220,8 @@ async def hand_over(
     """Hand over the groups that this store leads, as many as possible within a time.
 
     A leader that just stops leaves its group without one until the others notice, and its proposals
-    under way with an unknown outcome.
+    under way with an unknown outcome. Test:
+    test_host::test_a_store_that_stops_hands_its_leadership_over_first
     """
     asked: dict[int, None] = {}
     with suppress(DeadlineExceeded):

@@ -352,7 +352,10 @@ class Replica:
         """Whether the leader counts on entries that were acknowledged here and are gone.
 
         Its heartbeat commits no more than this store acknowledged, so the log has lost its end. The
-        core would stop the process; the host has the replica repaired.
+        core would stop the process; the host has the replica repaired. `LogEnds` mostly learns it
+        first, but the heartbeat may come before its answer, and a leader of release 0.1.0 gives
+        none. Test:
+        test_vote_floor::test_a_leader_that_counts_on_what_is_gone_has_the_replica_repaired_at_once
         """
         raft = self.node.raft
         return heartbeat.term >= raft.term and heartbeat.commit > raft.log.last_index

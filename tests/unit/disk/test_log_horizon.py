@@ -14,12 +14,13 @@ from raftwood.disk.segment_log.format import encode_segment_header
 from raftwood.disk.segment_log.horizon import (
     SLOT_BYTES,
     Horizon,
+    HorizonFile,
     decode_horizon,
     encode_horizon,
 )
 from raftwood.disk.segment_log.recovery import inspect
 from raftwood.testing import FileSystem, ImmediateFiles
-from raftwood.testing.file_system import DescriptorTable, KeepAll, LoseAll
+from raftwood.testing.file_system import DescriptorTable, Fate, KeepAll, LoseAll
 from tests.kits.disk.log_in_memory import FOLDER, WatchedFiles, open_log, run
 
 HORIZON = f"{FOLDER}/HORIZON"
@@ -286,6 +287,36 @@ def test_one_bad_slot_leaves_the_other() -> None:
     file[20] ^= 1
     assert decode_horizon(file) is None
     assert decode_horizon(file[:30]) is None
+
+
+@pytest.mark.parametrize("bad_slot", [0, 1])
+def test_either_slot_tells_that_a_log_was_closed(bad_slot: int) -> None:
+    async def scenario() -> None:
+        files = ImmediateFiles()
+        await _filled(files, 3)
+        data = _data(files.file_system, HORIZON)
+        data[bad_slot * SLOT_BYTES] ^= 1
+        _change(files.file_system, HORIZON, bytes(data))
+        log = await open_log(files)
+        assert log.was_closed
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_power_loss_while_a_horizon_is_written_leaves_a_whole_slot() -> None:
+    horizon = HorizonFile(FOLDER, log_id=bytes(16), last=None)
+    disk, session = FileSystem([FOLDER]), DescriptorTable()
+    for operation in horizon.opening(synced=0, begun=1):
+        disk.apply(session, operation)
+    for begun in (2, 3):
+        for operation in horizon.durable(synced=0, begun=begun, is_closed=False):
+            disk.apply(session, operation)
+            for seed in range(20):
+                torn = disk.after_power_loss(Fate(random.Random(seed), keep=0, tear=1))
+                found = decode_horizon(_data(torn, HORIZON))
+                assert found is not None
+                assert found.begun in (begun - 1, begun)
 
 
 def test_a_horizon_has_these_bytes() -> None:

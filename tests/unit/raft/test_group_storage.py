@@ -4,7 +4,14 @@ import pytest
 from tests.kits.disk.log_in_memory import open_log, run
 
 from raftwood.disk.segment_log import Run, SegmentLog, SetState
-from raftwood.raft.core import UNLIMITED, Entry, EntryMissing, SnapshotNotReady
+from raftwood.raft.core import (
+    UNLIMITED,
+    ConfState,
+    Entry,
+    EntryMissing,
+    Snapshot,
+    SnapshotNotReady,
+)
 from raftwood.raft.entry_format import encode_run
 from raftwood.raft.group_log import EntriesNotInMemory, GroupState, GroupStorage
 from raftwood.testing import ImmediateFiles
@@ -43,6 +50,8 @@ def test_what_only_the_disk_has_is_missed_then_fetched_then_given_up() -> None:
         log = await _filled(ImmediateFiles())
         storage = GroupStorage(log, GROUP)
         await storage.load_tail(4, bytes_max=1 << 20)
+        storage.visible_snapshot = Snapshot(1, 1, ConfState((1, 2, 3)))
+        assert storage.snapshot() is storage.visible_snapshot
         with pytest.raises(EntriesNotInMemory):
             storage.entries(2, 9, UNLIMITED)
         with pytest.raises(SnapshotNotReady):

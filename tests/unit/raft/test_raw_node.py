@@ -40,7 +40,8 @@ def _node(*voters: int, storage: MemoryStorage | None = None, **options: Any) ->
     if not storage.last_index():
         storage.apply_snapshot(Snapshot(1, 1, ConfState(voters)))
     options.setdefault("applied", 1)
-    return RawNode(RaftSettings(node=1, election_jitter=lambda _: 0, **options), storage)
+    options.setdefault("election_jitter", lambda _: 0)
+    return RawNode(RaftSettings(node=1, **options), storage)
 
 
 def _storage_of(node: RawNode) -> MemoryStorage:
@@ -68,13 +69,38 @@ def _work(node: RawNode) -> list[Ready]:
 
 def _leader(*others: int, **options: Any) -> RawNode:
     node = _node(1, *others, **options)
+    _win(node, *others)
+    assert node.raft.role is Role.LEADER
+    return node
+
+
+def _win(node: RawNode, *others: int) -> None:
     node.campaign()
     _work(node)
     for other in others:
         node.step(Message(MessageKind.VOTE_RESPONSE, 1, other, node.raft.term))
     _work(node)
-    assert node.raft.role is Role.LEADER
-    return node
+
+
+def _answer(node: RawNode, source: int, index: int) -> list[Ready]:
+    """A follower has entries up to an index; returns what the leader does then."""
+    node.step(Message(MessageKind.APPEND_RESPONSE, 1, source, node.raft.term, index=index))
+    return _work(node)
+
+
+def _storage(*entries: Entry, configuration: ConfState, commit: int = 1) -> MemoryStorage:
+    """A log that goes on from a snapshot at index 1, as a node of term 1 stored it."""
+    storage = MemoryStorage()
+    storage.apply_snapshot(Snapshot(1, 1, configuration))
+    storage.append(list(entries))
+    storage.hard_state = HardState(1, 0, commit)
+    return storage
+
+
+def _change(change: ChangeV1 | ChangeV2, index: int) -> Entry:
+    entry = change_entry(change)
+    entry.term, entry.index = 1, index
+    return entry
 
 
 @pytest.mark.parametrize(
@@ -186,14 +212,79 @@ def test_the_hosts_own_entries_are_no_changes() -> None:
 
 
 def test_the_hosts_own_entries_keep_nobody_from_standing_for_election() -> None:
-    storage = MemoryStorage()
-    storage.apply_snapshot(Snapshot(1, 1, ConfState((1,))))
-    storage.append([Entry(1, 2, EntryKind.CONTROL, b"own")])
-    storage.hard_state = HardState(1, 0, 2)
-    node = _node(storage=storage)
+    own = Entry(1, 2, EntryKind.CONTROL, b"own")
+    node = _node(storage=_storage(own, configuration=ConfState((1,)), commit=2))
     node.campaign()
     _work(node)
     assert node.raft.role is Role.LEADER
+
+
+def test_a_change_that_is_not_applied_keeps_a_node_from_standing_for_election() -> None:
+    change = _change(ChangeV1(ChangeStep(StepKind.ADD_LEARNER, 2)), 2)
+    node = _node(storage=_storage(change, configuration=ConfState((1,)), commit=2))
+    node.campaign()
+    assert node.status().role is Role.FOLLOWER
+    _work(node)
+    node.campaign()
+    assert node.status().role is Role.CANDIDATE
+
+
+def test_a_new_leader_applies_what_its_predecessor_left_before_it_proposes_a_change() -> None:
+    change = _change(ChangeV1(ChangeStep(StepKind.ADD_VOTER, 3)), 2)
+    node = _node(storage=_storage(change, configuration=ConfState((1, 2))))
+    _win(node, 2)
+    for kind in (EntryKind.NORMAL, EntryKind.CHANGE_V1):
+        node.propose_change(ChangeV1(ChangeStep(StepKind.ADD_VOTER, 4)))
+        entries = [entry for ready in _work(node) for entry in ready.entries]
+        assert [entry.kind for entry in entries] == [kind]
+        _answer(node, 2, node.raft.log.last_index)
+
+
+def test_both_halves_of_a_joint_configuration_elect_a_leader() -> None:
+    joint = ConfState(voters=(1, 2, 3), voters_outgoing=(1, 4, 5))
+    node = _node(storage=_storage(configuration=joint))
+    _win(node, 2, 3)
+    assert node.status().role is Role.CANDIDATE
+    node.step(Message(MessageKind.VOTE_RESPONSE, 1, 4, node.raft.term))
+    assert node.status().role is Role.LEADER
+
+
+@pytest.mark.parametrize("transition", [Transition.JOINT_IMPLICIT, Transition.JOINT_EXPLICIT])
+def test_a_leader_leaves_a_joint_configuration_once_it_has_applied_it(
+    transition: Transition,
+) -> None:
+    node = _leader(2, 3)
+    node.propose_change(ChangeV2((ChangeStep(StepKind.REMOVE, 3),), transition))
+    node.propose([b"x"])
+    _work(node)
+    last = node.raft.log.last_index
+    _answer(node, 2, last - 1)
+    assert node.status().configuration.voters_outgoing == (1, 2, 3)
+    _answer(node, 2, last)
+    leaves = transition is Transition.JOINT_IMPLICIT
+    assert node.raft.log.last_index == last + leaves, "it proposes to leave once"
+    _answer(node, 2, last + leaves)
+    assert (node.status().configuration == ConfState((1, 2))) is leaves
+
+
+def test_a_late_prevote_is_no_vote() -> None:
+    node = _node(1, 2, 3, prevote=True)
+    node.campaign()
+    _work(node)
+    for voter in (2, 3):
+        node.step(Message(MessageKind.PREVOTE_RESPONSE, 1, voter, 1))
+        _work(node)
+        assert node.raft.role is Role.CANDIDATE
+
+
+def test_each_election_timeout_has_its_own_jitter() -> None:
+    jitter = iter([3, 0, 5, 0])
+    node = _node(1, 2, 3, election_jitter=lambda _: next(jitter))
+    for ticks in (13, 10, 15):
+        for _ in range(ticks):
+            term = node.raft.term
+            node.tick()
+        assert node.raft.term == term + 1
 
 
 def test_a_change_survives_its_entry() -> None:
@@ -304,6 +395,34 @@ def test_reads_before_the_first_commit_of_a_term_wait_for_it() -> None:
     assert (state.index, state.context) == (last, b"early")
 
 
+@pytest.mark.parametrize("is_put_off", [False, True])
+def test_a_read_ends_with_its_leaders_term_of_office(is_put_off: bool) -> None:
+    node = _leader(2, storage=_storage(configuration=ConfState((1, 2, 3))))
+    if not is_put_off:
+        _answer(node, 2, node.raft.log.last_index)
+    node.read_index(b"old")
+    # Another node leads term 3 and commits there, before this one leads again.
+    node.step(Message(MessageKind.HEARTBEAT, 1, 2, 3))
+    _win(node, 2)
+    _answer(node, 2, node.raft.log.last_index)
+    node.step(Message(MessageKind.HEARTBEAT_RESPONSE, 1, 2, 4, context=b"old"))
+    assert [ready.read_states for ready in _work(node) if ready.read_states] == []
+
+
+def test_the_next_heartbeats_repeat_a_lost_round_and_confirm_all_reads_before() -> None:
+    node = _leader(2, 3)
+    _answer(node, 2, node.raft.log.last_index)
+    node.read_index(b"first")
+    node.read_index(b"second")
+    _work(node)  # The round is lost.
+    node.tick()
+    (ready,) = _work(node)
+    assert [each.context for each in ready.messages] == [b"second"] * 2
+    node.step(Message(MessageKind.HEARTBEAT_RESPONSE, 1, 2, 1, context=b"second"))
+    (ready,) = _work(node)
+    assert [state.context for state in ready.read_states] == [b"first", b"second"]
+
+
 def test_uncommitted_bytes_are_bounded_and_given_back() -> None:
     node = _leader(2, uncommitted_bytes_max=10)
     node.propose([b"12345678"])
@@ -314,6 +433,14 @@ def test_uncommitted_bytes_are_bounded_and_given_back() -> None:
     node.step(Message(MessageKind.APPEND_RESPONSE, 1, 2, 1, index=last))
     _work(node)
     node.propose([b"123"])
+
+
+def test_what_is_larger_than_the_bound_passes_alone_and_empty_entries_pass_it() -> None:
+    node = _leader(2, uncommitted_bytes_max=10)
+    node.propose([bytes(11)])
+    node.propose([b""])
+    with pytest.raises(ProposalDropped):
+        node.propose([b"1"])
 
 
 def test_a_candidate_that_gets_a_snapshot_of_its_term_follows() -> None:
@@ -339,10 +466,13 @@ def test_a_snapshot_of_what_the_log_holds_only_commits_it() -> None:
 
 
 def test_an_old_snapshot_is_answered_with_what_is_committed() -> None:
-    node = _node(1, 2, 3)
-    node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1, snapshot=Snapshot(1, 1, ConfState((1, 2)))))
+    storage = MemoryStorage()
+    storage.apply_snapshot(Snapshot(5, 1, ConfState((1, 2, 3))))
+    node = _node(storage=storage, applied=5)
+    # The log cannot compare it with an entry: those up to 5 are compacted.
+    node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1, snapshot=Snapshot(3, 1, ConfState((1, 2)))))
     ready = node.ready()
-    assert (ready.snapshot, ready.messages[0].index) == (None, 1)
+    assert (ready.snapshot, ready.messages[0].index) == (None, 5)
 
 
 def test_a_leader_without_peers_reads_at_once() -> None:
@@ -384,6 +514,18 @@ def test_a_leader_of_an_old_term_is_told_the_new_one_where_nobody_else_would() -
         assert sum(len(ready.messages) for ready in _work(node)) == answers
 
 
+def test_an_entry_that_came_back_is_durable_only_by_its_last_write() -> None:
+    node = _node(1, 2, 3, async_storage_writes=True)
+    writes = []
+    # The leader of term 2 replaces entry 2 of term 1, and that of term 3 brings it back.
+    for term, entry_term in ((1, 1), (2, 2), (3, 1)):
+        node.step(Message(MessageKind.APPEND, 1, 2, term, 1, 1, [Entry(entry_term, 2)], 1))
+        writes += node.ready().messages
+    for write, is_durable in zip(writes, (False, False, True), strict=True):
+        node.step(write.responses[-1])
+        assert (not node.raft.log.unstable.entries) is is_durable
+
+
 def test_a_snapshot_written_in_an_old_term_still_counts() -> None:
     node = _node(1, 2, 3, async_storage_writes=True)
     snapshot = Snapshot(9, 1, ConfState((1, 2, 3)))
@@ -407,3 +549,66 @@ def test_a_removed_leader_takes_no_proposals() -> None:
     assert node.raft.role is Role.LEADER
     with pytest.raises(ProposalDropped, match="removed"):
         node.propose([b"x"])
+
+
+def test_a_smaller_majority_commits_what_it_has_as_soon_as_the_change_is_applied() -> None:
+    node = _leader(2, 3, 4)
+    node.propose_change(ChangeV1(ChangeStep(StepKind.REMOVE, 4)))
+    node.propose([b"x"])
+    _work(node)
+    last = node.raft.log.last_index
+    _answer(node, 2, last)
+    done = _answer(node, 3, last - 1)
+    assert node.raft.log.committed == last
+    told = {each.target: each.commit for ready in done for each in ready.messages}
+    assert told == {2: last, 3: last}
+
+
+def test_a_transfer_ends_when_its_target_is_removed() -> None:
+    node = _leader(2, 3)
+    node.propose_change(ChangeV1(ChangeStep(StepKind.REMOVE, 3)))
+    node.transfer_leadership(3)
+    with pytest.raises(ProposalDropped, match="passing to node 3"):
+        node.propose([b"x"])
+    _work(node)
+    _answer(node, 2, node.raft.log.last_index)
+    node.propose([b"x"])
+
+
+def test_a_transfer_that_is_asked_for_again_ends_at_its_time() -> None:
+    node = _leader(2, 3)
+    for _ in range(2):
+        node.transfer_leadership(3)
+        for _ in range(5):
+            node.tick()
+    node.propose([b"x"])
+
+
+def test_a_learner_is_not_handed_the_leadership() -> None:
+    node = _leader(2, storage=_storage(configuration=ConfState((1, 2), (3,))))
+    node.transfer_leadership(3)
+    node.propose([b"x"])
+
+
+def test_a_node_that_may_be_dead_gets_no_snapshot_until_it_answers() -> None:
+    node = _leader(2, 3, check_quorum=True)
+    last = node.raft.log.last_index
+    _answer(node, 3, last)
+    node.propose([b"x"])
+    _work(node)
+    _answer(node, 2, last + 1)
+    storage = _storage_of(node)
+    storage.create_snapshot(last + 1, ConfState((1, 2, 3)), b"")
+    storage.compact(last + 1)
+    # Node 3 is silent for two quorum checks: the first one still counts its answer.
+    for _ in range(2):
+        node.step(Message(MessageKind.HEARTBEAT_RESPONSE, 1, 2, node.raft.term))
+        for _ in range(10):
+            node.tick()
+    _work(node)
+    node.report_unreachable(3)
+    node.propose([b"y"])
+    assert {each.target for ready in _work(node) for each in ready.messages} == {2}
+    node.step(Message(MessageKind.HEARTBEAT_RESPONSE, 1, 3, node.raft.term))
+    (ready,) = _work(node)
+    assert [each.kind for each in ready.messages] == [MessageKind.SNAPSHOT]

@@ -145,7 +145,11 @@ class HorizonFile:
         ]
 
     def durable(self, *, synced: int, begun: int, is_closed: bool) -> list[seam.Operation]:
-        """Both slots, one after the other: a torn write leaves the other one whole."""
+        """Both slots, one after the other: a torn write leaves the other one whole.
+
+        Tests: test_log_horizon::test_either_slot_tells_that_a_log_was_closed,
+        test_a_power_loss_while_a_horizon_is_written_leaves_a_whole_slot
+        """
         slot = self._slot(synced=synced, begun=begun, is_closed=is_closed)
         return [
             operation

@@ -51,7 +51,9 @@ def _change_unapplied(raft: "Raft") -> bool:
     # committed changes, from voters 1 to 3 to voters 1 to 5: it could win with 1 and 2 while 3, 4
     # and 5 elect another leader of the same term (dissertation, section 4.1). So a node that knows
     # of a change applies it before it stands. The host's own entries are no changes and hold nobody
-    # up: test_raw_node::test_the_hosts_own_entries_keep_nobody_from_standing_for_election
+    # up. Tests: test_raw_node::
+    # test_a_change_that_is_not_applied_keeps_a_node_from_standing_for_election,
+    # test_the_hosts_own_entries_keep_nobody_from_standing_for_election
     log = raft.log
     low = log.applied + 1
     while low <= log.committed:
@@ -131,7 +133,7 @@ def step_candidate(raft: "Raft", message: Message) -> None:
     kind = message.kind
     asks_first = raft.role is PRECANDIDATE
     # A late pre-vote is no vote: it was not made durable and binds nobody, so a leader that counted
-    # it could have a rival in its term.
+    # it could have a rival in its term. Test: test_raw_node::test_a_late_prevote_is_no_vote
     if kind is (_PREVOTE_RESPONSE if asks_first else _VOTE_RESPONSE):
         _count_vote(raft, message, asks_first=asks_first)
     # Only the term's leader sends the next three, so the election is over (Raft, 5.2). A

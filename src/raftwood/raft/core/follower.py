@@ -123,6 +123,7 @@ def _restore(raft: "Raft", snapshot: Snapshot) -> bool:
     if snapshot.index <= log.committed:
         # A late or repeated snapshot. To restore it would take back entries that were applied, and
         # forget entries that this node has acknowledged.
+        # Test: test_raw_node::test_an_old_snapshot_is_answered_with_what_is_committed
         return False
     if raft.role is not FOLLOWER:
         raise InvariantViolated("only a follower restores a snapshot")

@@ -267,6 +267,8 @@ def _on_transfer(raft: "Raft", message: Message, progress: Progress) -> None:
     target = message.source
     # A learner cannot stand. A repeated request must not begin the timeout anew, or a client that
     # asks again and again would keep proposals out for ever.
+    # Tests: test_raw_node::test_a_learner_is_not_handed_the_leadership,
+    # test_a_transfer_that_is_asked_for_again_ends_at_its_time
     if progress.is_learner or target in (raft.transferee, raft.id):
         return
     # Proposals are refused from now on, until the election timeout that begins here has passed.

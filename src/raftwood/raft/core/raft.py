@@ -198,6 +198,7 @@ class Raft:
         self.heartbeat_elapsed = 0
         # Drawn anew each time (Raft, 5.2): nodes with equal timeouts that split the vote once would
         # stand together again, and split it again.
+        # Test: test_raw_node::test_each_election_timeout_has_its_own_jitter
         timeout = self.settings.election_ticks
         self.election_timeout = timeout + self._randomize_election(timeout)
         self.transferee = NOBODY
@@ -221,6 +222,7 @@ class Raft:
         # Reads belong to one term of office. Suppose a leader was deposed, took a read before it
         # heard of that, and leads again later. Its heartbeats would have the old read confirmed, at
         # an index from before what the leader between them committed.
+        # Test: test_raw_node::test_a_read_ends_with_its_leaders_term_of_office
         self.pending_reads = PendingReads()
         self.postponed_reads = []
 
@@ -269,6 +271,8 @@ class Raft:
         # look for one would mean to read the log: waiting for all of it is simpler, and short.
         # Without this rule the model in `tests/kits/raft/model` has a new leader leave a joint
         # configuration that its predecessor's last entry leaves, and every replica stops there.
+        # Test: test_raw_node::
+        # test_a_new_leader_applies_what_its_predecessor_left_before_it_proposes_a_change
         self.pending_change_index = self.log.last_index
         # A leader may commit entries of earlier terms only by committing one of its own term (Raft,
         # 5.4.2 and section 8). In a group without clients, what the predecessor left would stay
@@ -397,7 +401,8 @@ class Raft:
     def append_entries(self, entries: list[Entry]) -> bool:
         """Append entries to the leader's log; false if a limit forbids it."""
         # A leader that cannot reach a quorum still takes proposals. Without a bound they would fill
-        # its memory. Test: test_raw_node::test_uncommitted_bytes_are_bounded_and_given_back
+        # its memory. Tests: test_raw_node::test_uncommitted_bytes_are_bounded_and_given_back,
+        # test_what_is_larger_than_the_bound_passes_alone_and_empty_entries_pass_it
         size = payload_bytes(entries)
         if (
             self.uncommitted_bytes
@@ -427,7 +432,8 @@ class Raft:
         # majorities for everything. The change must be applied first, here and by entry order on
         # every other node, so that nobody goes from the old configuration to the new one directly.
         # A leader that dies in between is no harm: its successor applies entries too, and comes
-        # here.
+        # here. Test:
+        # test_raw_node::test_a_leader_leaves_a_joint_configuration_once_it_has_applied_it
         if (
             self.tracker.members.auto_leave
             and self.role is LEADER

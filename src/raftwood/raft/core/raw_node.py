@@ -368,7 +368,8 @@ class RawNode:
         the old entry 5 of term 1 brings it back. The answer to the first write fits the entry that
         the log has now. Were it counted, the entry would leave memory while the storage holds the
         one of term 2, and the log would be read with that. Entries that are still good are
-        confirmed by the next response. Script: async_replaced_entries.txt
+        confirmed by the next response. Script: async_replaced_entries.txt. Test:
+        test_raw_node::test_an_entry_that_came_back_is_durable_only_by_its_last_write
         """
         raft = self.raft
         unstable = raft.log.unstable.entries

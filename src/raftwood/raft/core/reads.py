@@ -32,7 +32,8 @@ class PendingReads:
     """Reads in the order of their arrival; confirming one confirms all before it.
 
     A heartbeat that confirms a read left after all earlier reads came in, so it confirms those too.
-    Reads that arrive faster than the network answers share its rounds.
+    Reads that arrive faster than the network answers share its rounds. Test: test_raw_node::
+    test_the_next_heartbeats_repeat_a_lost_round_and_confirm_all_reads_before
     """
 
     __slots__ = ("_by_context",)

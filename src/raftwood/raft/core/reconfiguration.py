@@ -116,7 +116,8 @@ def _follow_up(raft: "Raft") -> None:
     if replication.try_commit(raft):
         # The majority is smaller without the removed voter, and may have more entries already. No
         # answer may be on its way that would commit them: with all followers up to date, they would
-        # wait for the next proposal.
+        # wait for the next proposal. Test: test_raw_node::
+        # test_a_smaller_majority_commits_what_it_has_as_soon_as_the_change_is_applied
         replication.broadcast_append(raft)
     else:
         # A member that was just added starts to get the log now, not at the next heartbeat.
@@ -124,5 +125,6 @@ def _follow_up(raft: "Raft") -> None:
             if node != raft.id:
                 replication.send_append(raft, node, other, even_empty=False)
     # A target that can no longer lead would keep proposals out until the transfer times out.
+    # Test: test_raw_node::test_a_transfer_ends_when_its_target_is_removed
     if raft.transferee and raft.transferee not in raft.tracker.members.voters:
         raft.transferee = NOBODY

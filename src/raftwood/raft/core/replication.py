@@ -76,7 +76,8 @@ def _send_snapshot(raft: "Raft", node: int, progress: Progress) -> Message | Non
     """Send a snapshot to a follower whose next entries are gone, unless it may be dead."""
     if not progress.recently_active:
         # A snapshot is expensive to read and send, and a follower that waits for one gets nothing
-        # else. It is worth sending to a node that has answered since the last quorum check.
+        # else. It is worth sending to a node that has answered since the last quorum check. Test:
+        # test_raw_node::test_a_node_that_may_be_dead_gets_no_snapshot_until_it_answers
         return None
     try:
         snapshot = raft.log.unstable.snapshot or raft.log.storage.snapshot()

@@ -308,6 +308,10 @@ class Tracker:
         return self.vote_result(active) is VoteResult.WON
 
     def vote_result(self, votes: dict[int, bool]) -> VoteResult:
+        """The outcome of an election, a read's round or a quorum check, in both halves.
+
+        Test: test_raw_node::test_both_halves_of_a_joint_configuration_elect_a_leader
+        """
         members = self.members
         if not members.outgoing:
             return majority_vote(members.incoming, votes)
