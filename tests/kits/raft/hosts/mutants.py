@@ -15,12 +15,12 @@ from raftwood.raft.core import ConfState, Entry, Message
 from raftwood.raft.engine import RaftEngine
 from raftwood.raft.group_log import PlannedWrite
 from raftwood.raft.replica import Applier, Replica
-from raftwood.raft.requests import ReadDone, Reads
+from raftwood.raft.requests import ProposalDone, ReadDone, Reads, split_batch
 from raftwood.raft.sessions import SessionCommand, SessionPlan, SessionTable
 from raftwood.raft.snapshot_format import SnapshotMeta
 from raftwood.testing import SLOW_DISK, NetworkProfile, SwarmProfile
 from tests.kits.disk.without_sync import without_sync
-from tests.kits.models import Mutant, replaced
+from tests.kits.models import Mutant, replaced, together
 from tests.kits.raft.hosts import cluster
 from tests.kits.raft.hosts.cluster import Cluster, run_hosts
 from tests.kits.raft.hosts.store import StorePlan, serve_store
@@ -111,6 +111,11 @@ def _is_always_new(
     if session is not None:
         session.kept.pop(command.sequence, None)
     return _is_new(table, command, plan, position)
+
+
+def _propose_each_time(replica: Replica, entries: list[Entry], done: ProposalDone) -> None:
+    """As a leader of release 0.1.0 does: the session table alone keeps repeats apart."""
+    replica.propose(*split_batch(entries, replica.settings.message_bytes_max, done))
 
 
 def _register_once(table: SessionTable, control: object, index: int) -> object:
@@ -221,8 +226,13 @@ MUTANTS = {
         _IN_POWER_CUTS, replaced(RaftEngine, _release=_release_all), first=4
     ),
     "reuses sessions": Mutant(_FAR_AWAY, replaced(SessionTable, _register=_register_once)),
+    # A leader that looks for repeats in its log leaves few of them to the session table.
     "runs repeated commands again": Mutant(
-        _FAR_AWAY, replaced(SessionTable, _is_new=_is_always_new), first=3
+        _FAR_AWAY,
+        together(
+            replaced(Replica, propose_again=_propose_each_time),
+            replaced(SessionTable, _is_new=_is_always_new),
+        ),
     ),
     "leaves sessions out of snapshots": Mutant(
         _FAR_AWAY, replaced(SessionTable, encoded=_encoded_without_sessions), first=1
