@@ -220,7 +220,7 @@ class CapturedPartition:
         await asyncio.sleep(_BACKOFF.delay_s(self._failures, self._environment.random))
         self._failures += 1
 
-    # # When the binlog no longer continues from our point.
+    # When the binlog no longer continues from our point.
 
     async def _mend(self) -> None:
         rules = self.rules
@@ -370,7 +370,7 @@ class Capture:
         return RECENT_BYTES_MAX // len(self._table.partitions)
 
     def _lane(self, table: TableBinlogs, partition: int) -> CaptureLane:
-        # # A split-off partition uses its parent's shard, behind the parent's records.
+        # A split-off partition uses its parent's shard, behind the parent's records.
         root = root_of(table.partitions, partition)
         place = place_of(table.table, table.incarnation, root)
         return CaptureLane(self._stream, self._owner, partition, place=place)
@@ -443,7 +443,7 @@ class Capture:
                 tasks.create_task(self._note())
                 tasks.create_task(self._look(tasks))
         except BaseExceptionGroup as group:
-            # # The first error ended the group; the others follow from it.
+            # The first error ended the group; the others follow from it.
             raise group.exceptions[0] from group
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
@@ -500,7 +500,7 @@ class Capture:
             begun = [each.snapshot_at for each in captured if each.snapshot_at is not None]
             is_due = loop.time() > renewed_at + RENEW_S or begun != held
             if len(ready) < len(mine) and is_due:
-                # # A partition without room is not read, but its records must stay in the binlog.
+                # A partition without room is not read, but its records must stay in the binlog.
                 renewed_at, held = loop.time(), begun
                 await binlogs.read(
                     address, self._reader, [each.needed for each in captured], bytes_max=0
@@ -511,7 +511,7 @@ class Capture:
                     async with asyncio.timeout(_AGAIN_S):
                         await self._has_room.wait()
                 continue
-            # # The first partition gets most of an answer; the shuffle gives each its turn.
+            # The first partition gets most of an answer; the shuffle gives each its turn.
             self._environment.random.shuffle(ready)
             asked = {each.rules.partition: each.rules.want for each in ready}
             answers = await binlogs.read(
@@ -526,7 +526,7 @@ class Capture:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if answers.partitions > len(self._table.partitions):
-                # # After a split, take no records before we know which slots the partition still
+                # After a split, take no records before we know which slots the partition still
                 # has.
                 self._is_to_look.set()
                 await asyncio.sleep(_AGAIN_S)

@@ -170,7 +170,7 @@ class CaptureLane:
 
         After any other error the caller must put the same changes again before others.
         """
-        # # A failed put may have been stored: the retry uses the same number.
+        # A failed put may have been stored: the retry uses the same number.
         try:
             await self._put(body, count, self._stamp(self._chunk + 1, point=point))
         except SequenceForgotten as error:

@@ -121,7 +121,7 @@ class TableReplay(AsyncProcessor):
         left = await self._kv.clear(self._producer, await self._next(), slots)
         if not left:
             return
-        # # Some partitions have other slots too: find their keys by a scan.
+        # Some partitions have other slots too: find their keys by a scan.
         _log.info("keys of a flush are deleted one by one", first=slots[0], last=slots[-1])
         found: list[KeyWrite] = []
         async for key in self._kv.scan():

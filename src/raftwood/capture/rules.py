@@ -209,7 +209,7 @@ class PartitionRules:
         if self.step is not CaptureStep.WAIT or captured.is_snapshot:
             return []
         if parent.since > split_at.sequence:
-            # # A snapshot captured the parent after the split, so without this partition's keys.
+            # A snapshot captured the parent after the split, so without this partition's keys.
             self.step = CaptureStep.SNAPSHOT
             return []
         if captured.sequence - bool(captured.index) < split_at.sequence:
@@ -242,7 +242,7 @@ class PartitionRules:
         self.reached = max(self.reached, reached)
         body = _Body()
         if self.point is None:
-            # # A reader of the stream may have keys of an earlier table of this name.
+            # A reader of the stream may have keys of an earlier table of this name.
             self.point = Point()
             slots = slots_at(self.family, self.partition, 1)
             body.add(encode_flush(slots, _because("begin"), time_ns))
@@ -278,7 +278,7 @@ class PartitionRules:
     def unknown(self) -> None:
         """Notes that the binlog does not contain the position."""
         assert self.point is not None
-        # # The stream has values from a past that is gone, and their keys are not known.
+        # The stream has values from a past that is gone, and their keys are not known.
         self.step = CaptureStep.SNAPSHOT if self.point.repairing is not None else CaptureStep.PART
 
     def purged(self) -> None:
@@ -322,7 +322,7 @@ class PartitionRules:
         at = {"epoch": str(after.epoch), "sequence": str(cut)}
         self._told = 0
         self._put_writes(() if now is None else now.writes, "repair", at, body, time_ns, point)
-        # # The mark comes last: it says that all keys are repaired.
+        # The mark comes last: it says that all keys are repaired.
         body.add(encode_mark("cut", at, time_ns))
         body.seal(after)
         self._recent.cut(cut)

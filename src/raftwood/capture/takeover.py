@@ -52,7 +52,7 @@ def _floor(contents: list[Contents], point: Point) -> int:
     is_change = "cause" not in first and first.get("op") != "mark" and "sequence" in first
     if not is_change:
         return point.sequence
-    # # The batch before may have more of the first record.
+    # The batch before may have more of the first record.
     return int(first["sequence"])
 
 
@@ -131,11 +131,11 @@ async def take_over(
     tenure = back.tenure + 1
     for attempt in range(ATTEMPTS_MAX):
         if not await _begin(lanes.values(), tenure, environment.clock.wall_ns()):
-            # # The log knows a larger tenure from long ago that was not read back: double the step.
+            # The log knows a larger tenure from long ago that was not read back: double the step.
             tenure += 1 << attempt
             continue
         await back.advance(lanes.values())
-        # # A process that came no further may have put a fence of the same tenure before ours.
+        # A process that came no further may have put a fence of the same tenure before ours.
         if all(back.is_fenced(each, tenure) for each in lanes):
             return tenure
         tenure = max(tenure, back.tenure) + 1

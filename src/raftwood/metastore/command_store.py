@@ -98,7 +98,7 @@ class CommandStore(CommandWriter):
             for changes in self._state.changes(prefix, after_version=after_version):
                 after_version = changes[0].version
                 yield changes
-            # # Nothing below the prefix changed up to there; removals elsewhere may be forgotten.
+            # Nothing below the prefix changed up to there; removals elsewhere may be forgotten.
             after_version = max(after_version, now_at)
             await changed.wait()
 

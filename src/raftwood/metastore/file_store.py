@@ -192,7 +192,7 @@ class FileMetaStore(CommandStore):
                 await log.commit(Run(_SNAPSHOTS, 0, next_index, 1, piece))
                 next_index += 1
                 size += len(piece)
-            # # In one write, so that the old state goes only when the new one is there.
+            # In one write, so that the old state goes only when the new one is there.
             await log.commit(
                 SetState(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
                 TruncateHead(_COMMANDS, applied),
@@ -229,6 +229,6 @@ class FileMetaStore(CommandStore):
         try:
             await self._store.close()
         except DiskFull as error:
-            # # The log is closed all the same; commands that waited for room were never written.
+            # The log is closed all the same; commands that waited for room were never written.
             for answer in self._unanswered.values():
                 fail(answer, DiskFull(error.message))

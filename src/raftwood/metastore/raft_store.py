@@ -98,7 +98,7 @@ class RaftMetaStore(CommandWriter):
             query = queries.RangeQuery(prefix, start, end, limit - len(entries))
             part = (await self._ask(query, queries.RangeAnswer)).range
             entries += part.entries
-            # # The first part's version, so that a watch after it reports what the later parts
+            # The first part's version, so that a watch after it reports what the later parts
             # missed.
             version = part.version if version is None else version
             if part.next_start is None or len(entries) >= limit:
@@ -108,11 +108,11 @@ class RaftMetaStore(CommandWriter):
     async def grant_lease(self, *, ttl_ms: int) -> int:
         if not 1 <= ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(f"a lease of {ttl_ms} ms: give 1 to {_TTL_MS_MAX}")
-        # # Right after this, the group's time may take a step that began long before.
+        # Right after this, the group's time may take a step that began long before.
         return await super().grant_lease(ttl_ms=ttl_ms + STEP_MS_MAX)
 
     async def keep_alive(self, lease: int) -> None:
-        # # Outside any session: a renewal must not wait for transactions, and repeating it does no
+        # Outside any session: a renewal must not wait for transactions, and repeating it does no
         # harm.
         self._check_open()
         command = encode_command(commands.KeepAlive(lease))
@@ -138,7 +138,7 @@ class RaftMetaStore(CommandWriter):
                 for changes in found.changes:
                     yield changes
                 after_version = found.version
-                # # A store with too many waiting queries answers at once that nothing changed.
+                # A store with too many waiting queries answers at once that nothing changed.
                 if found.changes or loop.time() - began > WAIT_MS / 2000:
                     pause_ms = PAUSE_MS_MIN
             await self._pause(pause_ms)

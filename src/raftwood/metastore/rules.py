@@ -238,7 +238,7 @@ class MetastoreState:
         held = all(self._version_of(each.key) == each.version for each in command.compares)
         branch = command.then if held else command.otherwise
         wanted = [each for each in branch if isinstance(each, SetKey) or self._version_of(each.key)]
-        # # All checks come first: a transaction is all or nothing.
+        # All checks come first: a transaction is all or nothing.
         for each in wanted:
             if isinstance(each, SetKey) and each.lease:
                 self._lease(each.lease)

@@ -103,7 +103,7 @@ class ZooKeeperLog:
         self._connection = connection
         self._client = connection.client
         self._root = f"{chroot}/metastore"
-        # # One function for all watches: the client keeps each function once for a node.
+        # One function for all watches: the client keeps each function once for a node.
         self._watch = connection.told_by(on_append)
 
     def _entry(self, index: int) -> str:
@@ -165,7 +165,7 @@ class ZooKeeperLog:
                 pieces += [answer[0] for answer in answers if isinstance(answer, tuple)]
             if len(pieces) == mark.pieces:
                 return mark.applied, b"".join(pieces)
-            # # A newer snapshot took its place meanwhile.
+            # A newer snapshot took its place meanwhile.
         raise StoreDamaged(f"the latest snapshot at {self._root} in ZooKeeper lacks a piece")
 
     async def read(
@@ -179,7 +179,7 @@ class ZooKeeperLog:
         while True:
             asked = [self._client.sync_async(self._root)] if latest else []
             asked.append(self._client.exists_async(self._entry(after + 1), watch=self._watch))
-            # # Answered in this order: if the end is still there, then nothing behind it was
+            # Answered in this order: if the end is still there, then nothing behind it was
             # removed.
             asked.append(self._client.exists_async(self._entry(after)))
             next_there, end_there = (await self._ask_all(asked))[-2:]
@@ -417,7 +417,7 @@ class ZooKeeperMetaStore(CommandStore):
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:
-            # # No client could renew a lease while the server was away: all leases start anew.
+            # No client could renew a lease while the server was away: all leases start anew.
             self._begin_leases_anew()
             self._wake_up()
 
@@ -488,7 +488,7 @@ class ZooKeeperMetaStore(CommandStore):
                 await self._round()
                 failures = 0
             except CONNECTION_ERRORS:
-                # # The next round finds out whether this one succeeded.
+                # The next round finds out whether this one succeeded.
                 self._wake_up()
                 await asyncio.sleep(_PAUSE.delay_s(failures, self._environment.random))
                 failures += 1
@@ -509,7 +509,7 @@ class ZooKeeperMetaStore(CommandStore):
         readers = list(self._readers)
         over: list[int] = []
         if self._connection.connected:
-            # # A pending command may be a renewal: it goes first, unless the lease is long over.
+            # A pending command may be a renewal: it goes first, unless the lease is long over.
             patience_ms = _PATIENCE_MS if self._pending else 0
             over = self._deadlines.due(self._now_ms() - patience_ms)[:_ENDED_AT_ONCE_MAX]
         if self._pending or over:
@@ -523,7 +523,7 @@ class ZooKeeperMetaStore(CommandStore):
 
     async def _propose(self, over: list[int]) -> None:
         """Appends an entry with the pending commands behind the last known one."""
-        # # No caller waits for these: 0 is no number of a pending command.
+        # No caller waits for these: 0 is no number of a pending command.
         chosen = [(0, commands.encode(commands.RevokeLease(lease))) for lease in over]
         size = 0
         for operation, pending in self._pending.items():
@@ -538,7 +538,7 @@ class ZooKeeperMetaStore(CommandStore):
             self._apply(index, entry, len(data))
             self._compact()
         else:
-            # # It may be our own entry, if its answer was lost.
+            # It may be our own entry, if its answer was lost.
             await self._log.read(self._applied, self._apply, latest=True)
 
     def _apply(self, index: int, entry: ZooKeeperLogEntry, size: int) -> None:
@@ -572,7 +572,7 @@ class ZooKeeperMetaStore(CommandStore):
                         self._observe_renewal(each.lease)
 
     def _observe_renewal(self, lease: int) -> None:
-        # # The renewal was earlier; counting from now ends the lease too late at worst, never too
+        # The renewal was earlier; counting from now ends the lease too late at worst, never too
         # early.
         ttl_ms = self._state.lease_ttl_ms(lease)
         if ttl_ms is not None:
@@ -580,7 +580,7 @@ class ZooKeeperMetaStore(CommandStore):
 
     async def _start_over(self) -> None:
         """Reloads the snapshot: entries were removed that this process had not read."""
-        # # The removed entries may have held these commands.
+        # The removed entries may have held these commands.
         for pending in self._pending.values():
             if pending.proposed:
                 fail(pending.answer, self._given_up(pending))
@@ -606,7 +606,7 @@ class ZooKeeperMetaStore(CommandStore):
                 applied = latest  # another client has written one
             else:
                 unique = self._environment.random.getrandbits(63)
-                # # A process that was away for a while finds its own commands in the entries that
+                # A process that was away for a while finds its own commands in the entries that
                 # stay.
                 keep_from = applied - (applied - latest) // 2
                 size = await self._log.write_snapshot(

@@ -81,7 +81,7 @@ async def back_up(
     for _ in range(ROUNDS_MAX):
         places = await kv.partitions()
         done = await work.run(places, parallel)
-        # # A partition that split meanwhile has other slots now, and its new half is missing.
+        # A partition that split meanwhile has other slots now, and its new half is missing.
         is_same = _as_told(await kv.partitions()) == _as_told(places)
         if is_same and form.covers_all_slots(done):
             pairs = sum(each.pairs for each in done)
@@ -156,7 +156,7 @@ class _Backup:
                     await self._go_on(self._kv.checkpoint_of(state.about), state)
                 self._tell()
             except (CheckpointGone, Unavailable) as error:
-                # # The checkpoint's node is gone, or the checkpoint has expired.
+                # The checkpoint's node is gone, or the checkpoint has expired.
                 reason = error.message
                 _log.warning("a partition is begun anew", partition=place.number, reason=reason)
                 await self._forget(place)
@@ -189,7 +189,7 @@ class _Backup:
             )
         form.check_names(before, self._folder.place(name))
         self._states[place.number] = before
-        # # The request carries the password: send it only to nodes that the table's own nodes name.
+        # The request carries the password: send it only to nodes that the table's own nodes name.
         is_ours = before.is_finished or before.about.address in self._masters
         if before.slots == place.slots and is_ours:
             return before

@@ -212,7 +212,7 @@ def _unpacked(body: memoryview, raw_bytes: int, place: str) -> Page:
         raise damaged(place, f"a page cannot be read: {error}") from error
 
 
-# # `BackupFolder`: files that are written as a whole, in a folder or an object store.
+# `BackupFolder`: files that are written as a whole, in a folder or an object store.
 
 Result = TypeVar("Result")
 
@@ -293,7 +293,7 @@ def _sync(path: str) -> None:
         os.close(file)
 
 
-# # `ByteRate`: a bound on bytes per second, which all callers share.
+# `ByteRate`: a bound on bytes per second, which all callers share.
 
 
 class ByteRate:

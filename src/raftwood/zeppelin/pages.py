@@ -77,7 +77,7 @@ class Page(msgspec.Struct, frozen=True):
             raise ProtocolError("a page of a checkpoint is damaged: its checksum differs")
         return page
 
-    # # Offsets of the columns.
+    # Offsets of the columns.
 
     @property
     def ends_start(self) -> int:

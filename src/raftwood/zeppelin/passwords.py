@@ -51,7 +51,7 @@ def _scrypt(password: bytes, salt: bytes, cost: int) -> bytes:
     return hashlib.scrypt(password, salt=salt, n=cost, r=_BLOCK, p=1, maxmem=memory, dklen=32)
 
 
-# # Logins: checks passwords; guesses never keep the loop busy.
+# Logins: checks passwords; guesses never keep the loop busy.
 #
 # A check costs about 10 ms on the loop, the same for simulated and real nodes, so checks run one
 # after another, a bounded number per second. A keyed digest remembers a correct password, so a
@@ -84,7 +84,7 @@ class Logins:
             known = self._known.get((name, user.password_hash))
             if known is not None and hmac.compare_digest(known, digest):
                 return user
-        # # An unknown name takes as long as a known one: else the time would reveal which names
+        # An unknown name takes as long as a known one: else the time would reveal which names
         # exist.
         kept = _NOBODY if user is None else user.password_hash
         is_right = await self._check(password, (name, kept, digest))
@@ -107,7 +107,7 @@ class Logins:
             is_right = is_password(password, key[1])
             mine.set_result(is_right)
         finally:
-            # # A login that waits for a cancelled check makes its own.
+            # A login that waits for a cancelled check makes its own.
             mine.cancel()
             del self._under_way[key]
         return is_right

@@ -157,7 +157,7 @@ class Acks:
             heard()
 
 
-# # The readers of a partition's binlog by command. Records that they need stay, as for a slave.
+# The readers of a partition's binlog by command. Records that they need stay, as for a slave.
 #
 # Kept in memory only: readers read again, also from the next master. A reader that has not read for
 # a while is forgotten, and its records may go.
@@ -202,7 +202,7 @@ class BinlogReaders:
         }
 
 
-# # The seam between a partition's storage and its users: commands, and replication.
+# The seam between a partition's storage and its users: commands, and replication.
 #
 # Everything runs on one event loop, and every change of a partition happens without awaiting: the
 # loop is the lock of every key and tag, and binlog order is the order of execution.

@@ -86,7 +86,7 @@ class Requests:
             begun = self._step_by_step(is_one=True)
             if not begun or self.failure is not None:
                 return begun
-            # # The cut-off request is whole now: the requests behind it are cut up again.
+            # The cut-off request is whole now: the requests behind it are cut up again.
             data = bytes(self._arrived)
             self._arrived.clear()
         requests, read = _cut_requests(data)
@@ -132,7 +132,7 @@ class Requests:
         return requests
 
     def _bytes_max(self) -> int:
-        # # The line break behind the last argument, and its head, count as well.
+        # The line break behind the last argument, and its head, count as well.
         return self.limits.request_bytes_max + 64
 
     def _number(self, at: int, kind: str) -> tuple[int | None, int]:
@@ -162,7 +162,7 @@ class Requests:
                 else _INVALID["mbulk"]
             )
             return at
-        # # Redis ignores an empty array.
+        # Redis ignores an empty array.
         self._count = max(count, 0)
         return end
 
@@ -218,7 +218,7 @@ def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
             stop = at + 1 + 2 * counts[parts[at]]
             if stop > end:
                 break
-            # # Requests with up to two arguments, such as GET and SET, are checked without a loop.
+            # Requests with up to two arguments, such as GET and SET, are checked without a loop.
             if stop - at == 5:
                 first, second = parts[at + 2], parts[at + 4]
                 if parts[at + 1] != heads[len(first)] or parts[at + 3] != heads[len(second)]:
@@ -240,7 +240,7 @@ def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
                 requests.append(arguments)
             at = stop
     except (KeyError, IndexError):
-        # # A large number, or another kind of request.
+        # A large number, or another kind of request.
         pass
     if at == end and not parts[end]:
         return requests, len(data)
@@ -275,7 +275,7 @@ def _shown(byte: int) -> str:
     return chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
 
 
-# # Answers as bytes: the parts that both protocol versions share, and a dialect for the others.
+# Answers as bytes: the parts that both protocol versions share, and a dialect for the others.
 
 OK: Final = b"+OK\r\n"
 EMPTY_ARRAY: Final = b"*0\r\n"
@@ -352,7 +352,7 @@ RESP2: Final = Dialect(2)
 RESP3: Final = Dialect(3)
 
 
-# # Requests as bytes, and the types of keys, values and other words.
+# Requests as bytes, and the types of keys, values and other words.
 
 Word: TypeAlias = bytes | bytearray | memoryview | str | int | float
 
@@ -387,7 +387,7 @@ def requests(commands: Iterable[Sequence[bytes]]) -> bytes:
     return b"".join(map(request, commands))
 
 
-# # Parses a server's answers from bytes as they arrive, in both versions of the protocol.
+# Parses a server's answers from bytes as they arrive, in both versions of the protocol.
 #
 # Most answers arrive whole and hold no line break: `split` cuts these up. All others are read step
 # by step, and the parsed part of a long answer is not parsed again when more of it arrives. A test

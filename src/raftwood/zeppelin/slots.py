@@ -33,7 +33,7 @@ def are_in_slot(keys: Sequence[bytes], slot: int) -> bool:
     first = keys[0]
     begin = first.find(b"{")
     end = first.find(b"}", begin + 1)
-    # # Keys that begin with the same tag share a slot; comparing tags is faster than computing
+    # Keys that begin with the same tag share a slot; comparing tags is faster than computing
     # slots.
     if 0 <= begin < end - 1 and all(map(bytes.startswith, keys, repeat(first[: end + 1]))):
         return True
