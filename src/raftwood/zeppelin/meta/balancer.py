@@ -1,8 +1,8 @@
 """`Balancer`: a table's replicas and masters, spread evenly over the nodes that may have them.
 
-`quotas_of` says how much each node is to have: as evenly as failure domains of different sizes
-allow. Zeppelin's text leaves it to operators to name each move (section 2.3), and complains that
-masters gather on a few nodes. Three rules keep a plan from doing harm:
+`quotas_of` computes each node's share: as even as failure domains of different sizes allow.
+Zeppelin's text leaves it to operators to name each move (section 2.3), and complains that masters
+gather on a few nodes. Three rules keep a plan from doing harm:
 
 - As few moves as possible: each is a whole copy of a partition
   (`test_a_cluster_in_disorder_is_balanced_with_the_fewest_moves`).
@@ -32,18 +32,18 @@ class NodeGroup(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Nodes that are to have equally much, `extras` of them one more."""
+    """Nodes with equal shares; `extras` of them get one more."""
 
     nodes: list[int]
     base: int
     extras: int
     is_bounded: bool = False
-    """They have what their bounds say, more or less than others."""
+    """Their shares are their bounds, above or below others'."""
 
 
 def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
-    """Shares a number of things among all nodes; where an equal share is beyond a group's bounds,
-    it gets what the bound says, and the others share the rest.
+    """Shares a number of things among all nodes. A group whose equal share would break its bounds
+    gets its bound, and the others share the rest.
     """
     found: list[Pool] = []
     left = [group for group in groups if group.nodes]
@@ -79,7 +79,7 @@ class SearchBudget:
 
 
 def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[int]) -> list[int]:
-    """What each node is to have. The extras go to nodes that have them already, which saves a move,
+    """Returns each node's share. Extras go to nodes that have them already, which saves a move,
     then to those that have little of other tables.
     """
     quotas = [0] * len(loads)
@@ -94,7 +94,7 @@ def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[i
     return quotas
 
 
-# `NodeLayout`: the nodes of a topology as numbers, and what each may get or has to give.
+# `NodeLayout`: the nodes of a topology as numbers, and what each may get or has to give away.
 
 
 class NodeLayout:
@@ -123,7 +123,7 @@ class NodeLayout:
         return [[self.numbers[node] for node in each.replicas] for each in table.partitions]
 
     def check_room(self, table: Table, items: Sequence[Sequence[int]]) -> None:
-        """Whether there are nodes and failure domains for all replicas; else `Unavailable`."""
+        """Raises `Unavailable` if nodes or failure domains do not suffice for all replicas."""
         domains = {self.domains[node] for node in self.able}
         for number, nodes in enumerate(items):
             kept = [node for node in nodes if node in self.kept]
@@ -179,12 +179,12 @@ class NodeLayout:
 _PASSES_MAX: Final = 16
 
 _Step = tuple[int, int, int]
-"""An item, from where, to where."""
+"""An item, its source, its target."""
 
 
 class ReplicaSpread:
-    """Moves of items (partitions) between nodes (by number). `able` nodes may get something, and
-    `leaving` ones are to have nothing in the end. The others keep what they have.
+    """Moves of items (partitions) between nodes (by number). `able` nodes may get items, `leaving`
+    ones end with none. The others keep theirs.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class ReplicaSpread:
             self._empty(source, lambda node: self.load(node) < quotas[node])
 
     def empty(self, source: int, pool: Pool) -> None:
-        """Moves what is left to any node of a pool that has not one more than others yet."""
+        """Moves the rest to nodes of a pool, first to those that have no extra yet."""
         self._quotas = [0] * len(self._held)
         self._empty(source, lambda node: self.load(node) <= pool.base)
         self._empty(source, lambda _: True)
@@ -395,7 +395,7 @@ class ReplicaSpread:
         return []
 
     def _follow(self, path: list[_Step]) -> bool:
-        """Go along a chain as far as it holds: one item may be in it twice."""
+        """Follows a chain while its moves are possible: one item may be in it twice."""
         for number, (item, source, target) in enumerate(path):
             nodes = self.now[item]
             if (

@@ -57,7 +57,7 @@ class Overlay:
         self.cache_bytes_max = cache_bytes_max
         self._old: dict[bytes, KeyWrite] = {}
         self._forgotten: dict[bytes, KeyWrite] = {}
-        """Values that are not looked up any more, and still have to be freed."""
+        """Values that reads no longer find, and that still have to be freed."""
         self._young_bytes = 0
 
     def find(self, key: bytes) -> KeyWrite | None:
@@ -174,10 +174,9 @@ def _place(entry: tuple[bytes, KeyWrite]) -> bytes:
 
 # Which keys of its engine belong to a partition that was split (docs/decisions/0025).
 #
-# The engines of both begin as copies of the one's, and so each has keys of the other at first.
-# Reads leave those out, and they are removed bit by bit on each node by itself. Not by the binlog:
-# the removal of half the keys would be as many records, and what replicas hold of other slots does
-# not matter to anybody.
+# The engines of both halves begin as copies of one, so each has keys of the other at first. Reads
+# skip those, and each node removes them bit by bit by itself. Not by the binlog: removing half the
+# keys would take as many records, and a replica's keys of other slots never reach a client.
 
 
 class KeyShare(msgspec.Struct, frozen=True):
