@@ -6,10 +6,10 @@ reported at some time; these rules ask for offsets from after the freeze (docs/d
 0024). Planted bugs are in `tests/kits/zeppelin/meta/world/mutants.py` and
 `tests/kits/zeppelin/simulation/mutants.py`.
 
-By a hand-over masters go back to the nodes that are preferred for them, and away from nodes that
-leave; the text complains that failovers alone leave a few nodes with most masters. The master is
-frozen while a slave that is close catches up: it acks nothing after that, and tells how far it came
-at the epoch of the freeze. Once the slave is exactly there, it is master.
+Hand-overs move masters back to their preferred nodes, and away from nodes that leave; the text
+complains that failovers alone leave a few nodes with most masters. The master is frozen while a
+close slave catches up: it acks nothing after that, and reports its position at the epoch of the
+freeze. Once the slave is exactly there, it becomes master.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from raftwood.zeppelin.model import Gap, Migration, NodeId, Partition, Partition
 def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | CancelHandover | None:
     """The next step for a partition that is stuck, and whose master is up.
 
-    A freeze has an end even where the target never comes: its clients wait (planted bugs "never
+    A freeze ends even if the target never catches up, because clients wait (planted bugs "never
     unstuck" and "stuck is never left"). Each freeze in vain is followed by a longer pause, or a
     target that cannot keep up would stop the writes of its partition every few seconds
     (`test_each_hand_over_in_vain_is_followed_by_a_longer_pause`).
@@ -52,11 +52,7 @@ def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | Ca
 
 
 def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, master: NodeId) -> bool:
-    # Both must have told at the epoch of the freeze or later. The text compares the offsets of the
-    # last pings: the master may have written since, and where all nodes have not yet fetched the
-    # freeze, it still does. Those writes are acked and lost (planted bugs "frozen before the
-    # freeze", "frozen with offsets from before" and "hand-over without word of the freeze").
-    # A node that has heard of the freeze and has said nothing since may be gone.
+    # A node that knows of the freeze but has not reported since may be gone.
     frozen, reached = view.offset(master, place), view.offset(target, place)
     epoch = min(view.heard(node).applied_epoch for node in (master, target))
     return (
@@ -69,9 +65,8 @@ def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, maste
 
 
 def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover | None:
-    """The hand-over that a partition wants that is not frozen, and whose master is up: to the
-    preferred node where that is another, from a migration's source to its target, from a master
-    that leaves to some slave.
+    """The hand-over to begin for a partition that is not frozen, and whose master is up: to the
+    preferred node, from a migration's source to its target, or from a leaving master to some slave.
     """
     before = place.partition
     close = [
@@ -87,7 +82,7 @@ def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover 
 
 
 def _heirs(partition: Partition, *, is_leaving: bool) -> list[NodeId]:
-    """The slaves that are to be master instead of the present one."""
+    """Returns the slaves that should replace the present master."""
     moved, wanted = partition.migration, [partition.preferred]
     is_moving = moved is not None and moved.source == partition.master
     if partition.state is PartitionState.SLOWDOWN:
@@ -114,7 +109,7 @@ def is_close(view: PlanningView, place: TablePartition, slave: NodeId) -> bool:
 
 
 def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
-    """Whether a freeze that begins now would be over in the time that it may take.
+    """Whether a freeze that begins now would end within its time limit.
 
     The text freezes once the offsets are within `stuck_offset_dist`. Bytes alone mislead both ways:
     over a long link a target that keeps up always has more than that under way and would never be
@@ -174,12 +169,12 @@ class HandoverCandidates:
 
 # The next step of each migration, from what its partition and its replicas say.
 #
-# Nothing of a migration is kept but its order: its target becomes a slave when its turn comes;
-# while the source is master, it is handed over, as any master is (`handover_step`); and once the
-# others do well without the source, it leaves. The text persists the order, and keeps what the next
-# steps wait for in its leader's memory: when that leader dies, a migration can stop half-way.
-# Here a new leader goes on with what it finds in the partition (planted bugs "forgotten by the next
-# leader" and "migrations are forgotten"), and a failover amid a migration only changes the master
+# Only the order of a migration is stored. Its target becomes a slave when its turn comes; a source
+# that is master is handed over like any master (`handover_step`); and once the other replicas do
+# without the source, it leaves. The text persists the order, and keeps what the next steps wait for
+# in its leader's memory: when that leader dies, a migration can stop half-way. Here a new leader
+# continues from the state of the partition (planted bugs "forgotten by the next leader" and
+# "migrations are forgotten"), and a failover amid a migration only changes the master
 # (`test_a_failover_only_changes_who_is_master`).
 #
 # The migrations under way are few, and each plan looks at all of them; of those that wait, at some.
@@ -364,12 +359,12 @@ def _migration(place: TablePartition) -> Migration:
     return moved
 
 
-# Partitions of a table that doubles are split, each in its turn, without losing a write.
+# Splits the partitions of a table that doubles, one after the other, without losing a write.
 #
-# The master is frozen as for a hand-over, and tells how far it came. Once all slaves that are well
-# are as far, there are two partitions: each node has both then, from what it has of the first. A
-# slave that is not as far has to take a whole copy of the new one, since the records before the
-# split are in the binlog of the first partition alone.
+# The master is frozen as for a hand-over, and reports its position. Once all healthy slaves are
+# there too, the partition becomes two: each node makes the second from its data of the first. A
+# slave that lags must take a whole copy of the new one, because the records before the split are in
+# the binlog of the first partition alone.
 
 
 def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSplit | None:
@@ -421,8 +416,7 @@ class SplitCandidates:
         self._found: list[tuple[BeginSplit, tuple[NodeId, ...]]] = []
 
     def look_at(self, place: TablePartition) -> bool:
-        """Looks at a partition whose master is up, and which is active; returns whether it is to be
-        split."""
+        """Considers an active partition whose master is up; returns whether it should split."""
         view, before = self._view, place.partition
         needed = _needed(view, place)
         is_wanted = (
