@@ -29,7 +29,7 @@ from raftwood.zeppelin.model import NodeId
 
 
 def is_unfit(view: PlanningView, place: TablePartition) -> bool:
-    """Whether a master that is up and knows that it is one has no replica to lead with.
+    """Whether a master that is up and knows its role has no replica to lead with.
 
     Its engine cannot be opened, or it was rewinding when it became master. Heartbeats come all the
     same, so that the node is never declared down, and the partition would refuse every request

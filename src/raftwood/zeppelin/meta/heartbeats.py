@@ -310,7 +310,7 @@ class LeaderTerm:
         offsets: Mapping[PartitionId, ReplicaOffset],
         before: KnownNode,
     ) -> bool:
-        """Whether a node has come further with a partition whose writes wait."""
+        """Whether a heartbeat shows progress with a partition whose writes wait."""
         for key, partition in self.stuck.items():
             if heartbeat.node not in partition.replicas:
                 continue

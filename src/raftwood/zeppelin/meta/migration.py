@@ -126,7 +126,7 @@ def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
 
 
 class HandoverCandidates:
-    """The hand-overs that one plan would begin, and how many are under way."""
+    """The hand-overs that one plan could begin, and how many are running."""
 
     def __init__(self, view: PlanningView) -> None:
         self._view = view
@@ -136,7 +136,7 @@ class HandoverCandidates:
         self._going_home: list[BeginHandover] = []
 
     def look_at(self, place: TablePartition) -> None:
-        """Looks at a partition whose master is up, and which is not frozen."""
+        """Considers a partition whose master is up, and which is not frozen."""
         begun = wanted_handover(self._view, place)
         if begun is None:
             return
@@ -183,7 +183,8 @@ MigrationStep = EndMigration | RemoveTarget | SlowDown | CancelHandover
 
 
 class MigrationCandidates:
-    """The migrations under way that one plan has met, and those that may begin beside them.
+    """Counts the running migrations that one plan sees, and selects those that may begin beside
+    them.
 
     Bounded in all and per node: each begins with a whole copy, and a node that receives ten at once
     has no disk left for its clients (planted bugs "any number at once" and "nodes without a
@@ -196,9 +197,8 @@ class MigrationCandidates:
         self._by_node: Counter[NodeId] = Counter()
 
     def look_at(self, place: TablePartition) -> None:
-        """Looks at a migration under way. It counts while it can get on: where one of the two nodes
-        that work is down, others have their turn
-        (`test_a_node_that_stays_away_holds_up_no_others`).
+        """Considers a running migration. It counts while it can progress: if one of its two working
+        nodes is down, others get its turn (`test_a_node_that_stays_away_holds_up_no_others`).
         """
         target, master = _migration(place).target, place.partition.master
         if master is not None and self._view.is_up(master) and self._view.is_up(target):
@@ -280,8 +280,7 @@ def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
-    """Whether a target that is streamed to does not come closer, by what it has told in this
-    leader's time.
+    """Whether a streaming target fails to catch up, by its reports in this leader's term.
 
     The text slows the partition down as soon as the target is a slave, and calls that doubtful
     itself: a whole copy takes hours, and clients would be slow for all of them. Here they are
@@ -339,7 +338,7 @@ def _can_end(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_well(view: PlanningView, place: TablePartition, target: NodeId) -> bool:
-    """Whether the target is a good replica, by what it told since the partition became what it is.
+    """Whether the target is a good replica, by its reports since the partition's present epoch.
 
     Older messages may be about a replica that the node had once, or about another master (planted
     bug "the source is gone by what the target told of another time").
@@ -393,10 +392,10 @@ def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSp
 
 
 def _needed(view: PlanningView, place: TablePartition) -> list[NodeId] | None:
-    """The slaves that have to be as far as the master is; others take a whole copy afterwards.
+    """Returns the slaves that must be as far as the master; others take a whole copy afterwards.
 
-    None where they are too few for a write to be acked. A write from before the split that is acked
-    after it belongs to one of the two partitions: so many replicas must have it there
+    None if they are too few to ack a write. A write from before the split that is acked after it
+    belongs to one of the two partitions: so many replicas must have it there
     (`test_no_partition_is_split_while_too_few_replicas_are_well_to_ack_its_writes`).
     """
     before, least = place.partition, place.table.config.min_replicas
@@ -405,7 +404,7 @@ def _needed(view: PlanningView, place: TablePartition) -> list[NodeId] | None:
 
 
 class SplitCandidates:
-    """The splits that one plan would begin."""
+    """The splits that one plan could begin."""
 
     def __init__(self, view: PlanningView) -> None:
         self._view = view
