@@ -9,7 +9,7 @@ A record has the fields below, as text:
     slots       of a flush: first-last; all keys in these slots are gone
     cause       why, where no record of a binlog is: begin, snapshot or repair
     mark        begin (of a process), snapshot (it is whole), cut (of what was captured), split,
-                still (nothing since; the point is told again)
+                still (no changes since; repeats the point)
     epoch, sequence, index      the record of the binlog, and the place in it
     origin      the name of the request, where it had one
 

@@ -7,7 +7,7 @@ done:
     acks = Acks(is_immediate=False, count=lambda sequence: 0)
     if acks.reached < sequence:
         acks.wait(sequence, heard)          # calls back once it is reached, or never will be
-    acks.reach(sequence)                    # whoever leads the partition says how far it is
+    acks.reach(sequence)                    # called as more records are done
 """
 
 import heapq

@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 
 
 async def transact(calls: Requester, commands: list[list[bytes]]) -> list[Any]:
-    """Runs commands in a transaction; returns their answers, or raises if it was refused as a
-    whole.
-    """
+    """Runs commands in a transaction; raises `CommandRefused` if one was refused before EXEC."""
     if not commands:
         return []
     slot = slot_of(_key(commands[0]))
@@ -111,7 +109,7 @@ class TableRequests:
             while is_known:
                 answer = await self._ask(address, next(iter(mine)), [b"SCAN", cursor, *options])
                 if isinstance(answer, ErrorAnswer):
-                    is_known = False  # another node answers by now, or this one has forgotten the cursor
+                    is_known = False  # another node has the slot, or this one forgot the cursor
                     continue
                 cursor, keys = _page(answer)
                 found = [key for key in keys if slot_of(key) in mine]

@@ -294,7 +294,7 @@ class StoredPartition(TrimmedPartition):
         """Raises unless a record may be the next one.
 
         Sequences without a hole and epochs that never fall are what two binlogs are compared by; a
-        record that breaks either would make replicas differ without anybody noticing.
+        record that breaks either would make replicas differ unnoticed.
         """
         if self._failure is not None:
             raise self._failure
@@ -396,7 +396,7 @@ class StoredPartition(TrimmedPartition):
     def _is_to_fetch(self, records: list[BinlogRecord]) -> bool:
         """Whether the disk has to tell what keys had before; begins to ask it, beside the loop.
 
-        A read of a cold key takes milliseconds, in which the loop would serve nobody.
+        A read of a cold key takes milliseconds, in which the loop would serve no client.
         """
         if any(record.flushes for record in records):
             return False  # The flush leaves nothing of what keys had before.
@@ -581,8 +581,8 @@ class StoredPartition(TrimmedPartition):
     ) -> None:
         await self._stand_still()
         # The engine first: a crash in between leaves the binlog as it was, its records are applied
-        # again, and the slave is told anew what to undo. The other way round the engine would keep
-        # values whose records are gone, and nobody would know their keys. After an error the
+        # again, and the slave learns anew what to undo. The other way round the engine would keep
+        # values whose records are gone, and their keys would be unknown. After an error the
         # partition takes no commits: what is stored and what was committed are of two pasts.
         await self.engine.rewind(after, self.own_of(values), until)
         await cut_binlog(self._binlog.log, self._group, after=after)
