@@ -13,7 +13,7 @@ KEY_BYTES_MAX = 512
 VALUE_BYTES_MAX = 512 << 10
 TRANSACTION_KEYS_MAX = 64
 TRANSACTION_BYTES_MAX = 640 << 10
-"""Of both branches: a command stays below what ZooKeeper takes in one request, 1 MiB."""
+"""Bytes of both branches: a command stays below ZooKeeper's limit for one request, 1 MiB."""
 TTL_MS_MAX = 24 * 3600 * 1000
 
 

@@ -133,7 +133,7 @@ class MetaStateMachine:
         try:
             return bool(self._state.changes(prefix, after_version=after_version))
         except OutOfRange:
-            return True  # no changes is an answer as well
+            return True  # the error is an answer as well
 
     def close(self) -> None:
         """Wakes all waiting queries."""

@@ -51,7 +51,7 @@ class _Piece:
     def __init__(self, chunk: "_Chunk", rows: Sequence[int] | None, seen: int) -> None:
         self.chunk = chunk
         self.rows = rows
-        """Their places in the chunk; None: all."""
+        """Indexes of the rows in the chunk; None: all."""
         self.seen = seen
 
     @property

@@ -361,7 +361,7 @@ async def _count(session: KvSession) -> bytes:
         if readable(session) == parts:
             break
     else:
-        raise PartitionFrozen  # it changes hands, part by part
+        raise PartitionFrozen  # it changes hands, one partition after the other
     known = [count for count in counted.values() if count is not None]
     if len(known) == len(counted):
         for copy in counted:

@@ -147,7 +147,7 @@ def exec_(session: KvSession, _: list[bytes]) -> bytes:
     is_write = any(command.is_write for command, _ in transaction.commands)
     if is_write:
         session.check_may_write("exec")
-    # Nothing is given up yet where the partition, or its disk, makes EXEC wait and try again.
+    # Until here nothing is changed: the partition or its disk may make EXEC wait and try again.
     copy = session.copy_of(transaction.slot, is_write=is_write) if transaction.commands else None
     if copy is not None and session.sequence_done(copy) is not None:
         discard(session, [])
@@ -173,7 +173,7 @@ def _answer(turn: Turn, command: RedisCommand, arguments: list[bytes]) -> bytes:
     try:
         return command.on_keys(turn, arguments)
     except RedisError as refusal:
-        # As in Redis the others are executed nevertheless; what is refused has written nothing.
+        # As in Redis the others still run; a refused command has written nothing.
         return error(refusal.message)
 
 

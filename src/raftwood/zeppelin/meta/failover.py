@@ -84,9 +84,9 @@ def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
         return None
     if master is not None:
         view.masters[master] += 1
-        # A replica that is away misses what the new master writes from now on, and one that has
-        # less lacks records that the old master acked. Both are marked until they have caught up: a
-        # second failover a moment later must not choose them
+        # A replica that is away misses the new master's records, and one that has less lacks
+        # records that the old master acked. Both are marked until they have caught up: a second
+        # failover a moment later must not choose them
         # (`test_whoever_has_less_than_the_new_master_has_to_show_that_it_caught_up`).
         most = reports[master].position
         behind = [
@@ -117,7 +117,9 @@ def _has_reported(view: PlanningView, place: TablePartition, node: NodeId) -> bo
 
 
 def _lagging(view: PlanningView, place: TablePartition) -> tuple[NodeId, ...]:
-    """Slaves that are marked, and slaves that the master went on without in this leader's time."""
+    """Returns slaves that are marked, and slaves that the master left behind in this leader's
+    term.
+    """
     before, master = place.partition, place.partition.master
     if master is None or not view.heard(master).is_heard:
         return before.lagging
@@ -135,8 +137,8 @@ def _candidates_by_lag(
     place: TablePartition, reports: Mapping[NodeId, ReplicaOffset], lagging: Sequence[NodeId]
 ) -> dict[NodeId, ReplicaOffset]:
     lag_max = place.table.config.lag_max_bytes
-    # Where all replicas have reported, none has more than the best of them: marks and lag, which
-    # are guesses about what others have, do not matter.
+    # If all replicas have reported, none has more than the best of them: marks and lag, which are
+    # guesses about the others, do not matter.
     are_all_here = len(reports) == len(place.partition.replicas)
     return {
         node: offset
@@ -180,7 +182,9 @@ def _chosen(view: PlanningView, candidates: Mapping[NodeId, ReplicaOffset]) -> N
 
 
 def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
-    """The marks to change of a partition whose master is up: slaves fell behind, or caught up."""
+    """Returns the marks to change of a partition whose master is up: slaves fell behind, or caught
+    up.
+    """
     before = place.partition
     master = before.master
     if master is None or not view.heard(master).is_heard:
@@ -197,9 +201,9 @@ def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
 
 
 def _is_proven(view: PlanningView, place: TablePartition, slave: NodeId, *, master: NodeId) -> bool:
-    """Whether a slave has all that its master had once that knew of the present replicas.
+    """Whether a slave has all that its master had when the master learned of the present replicas.
 
-    What the master acked before that may have counted the replica that was removed.
+    Earlier acks of the master may have counted the replica that was removed.
     """
     has, needed = view.offset(slave, place), view.offset(master, place)
     return (
@@ -221,8 +225,8 @@ def _is_lagging(
         is_behind = offset is not None and offset.lag_bytes > lag_max
         known_ms = view.heard(master).at_ms - view.seen(place).master_ms
         return is_behind or (known_ms if missed_ms is None else missed_ms) > down_ms
-    # Half of the bound: a slave that is just at the bound would be marked and cleared again and
-    # again, and each mark is a change of the topology that all nodes fetch.
+    # Half of the bound: a slave at the bound itself would be marked and cleared again and again,
+    # and each mark is a change of the topology that all nodes fetch.
     has_caught_up = (
         offset is not None
         and view.is_up(slave)

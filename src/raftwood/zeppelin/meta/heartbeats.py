@@ -74,15 +74,15 @@ class MigrationQueue:
 
 
 class CatchUp(msgspec.Struct):
-    """How the lag of a migration's target goes down, in equal spans of time.
+    """How the lag of a migration's target shrinks, in equal spans of time.
 
-    The least of each span counts: single figures go up and down with each answer, and a target that
-    catches up would be taken for one that does not.
+    The least lag of each span counts: single figures go up and down with each answer, so a target
+    that catches up would seem not to.
     """
 
     target: NodeId
     master_epoch: int
-    """The epoch of the master that it follows: its lag behind another master says nothing."""
+    """The epoch of the master that it follows: its lag behind another master proves nothing."""
     began_ms: int
     """When this span began."""
     least: int | None = None
@@ -90,13 +90,12 @@ class CatchUp(msgspec.Struct):
     """The least lag in the span before this one."""
 
     def tell(self, lag_bytes: int, *, after_ms: int) -> None:
-        """Notes a lag. One that may be from before this span is left out; `after_ms` as in
-        `KnownNode`."""
+        """Notes a lag, unless it may be from before this span; `after_ms` as in `KnownNode`."""
         if after_ms >= self.began_ms:
             self.least = lag_bytes if self.least is None else min(self.least, lag_bytes)
 
     def is_failing(self, *, now_ms: int, span_ms: int, catch_up_ms_max: int) -> bool:
-        """True at the end of a span that brought so little that the rest would take too long."""
+        """True at the end of a span with so little progress that the rest would take too long."""
         if now_ms - self.began_ms < span_ms:
             return False
         least, before = self.least, self.least_before
@@ -217,12 +216,12 @@ class PlanningPause(msgspec.Struct, frozen=True):
 
 
 class LeaderTerm:
-    """What a leader knows in one term; each term begins anew.
+    """A leader's knowledge in one term; each term begins anew.
 
-    The lock of the text (section 2.4) lets a leader go on for as long as its lock lasts by its own
-    clock, and leaves it to the leader to be done in time. Here the leader is one of raft, confirmed
-    by a quorum for each answer, and whatever an earlier leader granted has ended before this one
-    judges (`test_only_the_leader_hears_and_each_term_begins_anew`).
+    The text's lock (section 2.4) lets a leader continue while the lock lasts by the leader's own
+    clock, and relies on the leader to stop in time. Here the leader is one of raft, confirmed by a
+    quorum for each answer, and whatever an earlier leader granted has ended before this one judges
+    (`test_only_the_leader_hears_and_each_term_begins_anew`).
     """
 
     def __init__(self, term: int, now_ms: int) -> None:
@@ -326,7 +325,7 @@ class LeaderTerm:
         return None if after is None or after.term != self.term else after.at_ms
 
     def note(self, topology: Topology, now_ms: int) -> None:
-        """Takes over what has changed in the topology since the last time."""
+        """Takes over the topology's changes since the last call."""
         before = self._topology
         if topology is before:
             return

@@ -128,7 +128,7 @@ class ClusterManager:
             except Conflict:
                 if epoch is not None or attempt == ATTEMPTS_MAX:
                     raise
-                # A hand-over that is in the way is over in a moment.
+                # A hand-over in the way is over in a moment.
                 await asyncio.sleep(_PAUSE_S)
         raise AssertionError("the last attempt returns or raises")
 
@@ -204,8 +204,8 @@ class ClusterManager:
         epoch = topology.epoch
         refused: list[str] = []
         for begin in range(0, len(changes), CHANGES_PLANNED_MAX):
-            # Each change by itself: migrations that are over by now, or whose target is master
-            # already, go on, and do not keep the others from ending.
+            # Each change by itself: migrations that are over by now, or whose target is already
+            # master, continue and do not keep the others from ending.
             done = await self._meta.apply(*changes[begin : begin + CHANGES_PLANNED_MAX])
             epoch = done.epoch
             refused += [each.message for each in done.results if each is not None]

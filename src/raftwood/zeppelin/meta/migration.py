@@ -119,7 +119,7 @@ def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
     settings = view.settings
     if offset.gap is None:
         return offset.lag_bytes <= settings.handover_close_bytes
-    # The other half of the time is for the news of the freeze and of its end to reach the nodes.
+    # The other half is for the nodes to learn of the freeze and of its end.
     return offset.gap.is_within(
         Gap(queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2)
     )
@@ -149,7 +149,7 @@ class HandoverCandidates:
             self._going_home.append(begun)
 
     def begun(self) -> list[BeginHandover]:
-        """The next hand-overs, as the bounds allow.
+        """Returns the next hand-overs, as the bounds allow.
 
         A node that leaves is about to stop, so its masters go first. Migrations are few at a time
         already. Masters that go back to their preferred node do so one by one: after a restart a
@@ -210,7 +210,7 @@ class MigrationCandidates:
         self._by_node[target] += target != master
 
     def begun(self) -> list[AddTarget]:
-        """The migrations that may begin: those that were ordered first, as the bounds allow."""
+        """Returns the migrations that may begin: first ordered first, as the bounds allow."""
         view, settings = self._view, self._view.settings
         changes: list[AddTarget] = []
         if self._under_way >= settings.migrations_max:
@@ -237,7 +237,9 @@ class MigrationCandidates:
 
 
 def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep | None:
-    """The next step of a migration whose partition is not frozen, and has a master that is up."""
+    """Returns the next step of a migration whose partition is not frozen, and has a master that is
+    up.
+    """
     before, moved = place.partition, _migration(place)
     name, number = place.table.name, place.number
     if before.master != moved.source and _can_end(view, place):
@@ -253,19 +255,18 @@ def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep |
 def _is_gone(view: PlanningView, target: NodeId) -> bool:
     """Whether the partition does better without a target that is down.
 
-    One more replica that is down is one more whose answer a choice by quorum waits for: a migration
-    must not make its partition less available
-    (`test_a_target_that_stays_away_is_no_replica_meanwhile`).
+    A choice by quorum also waits for this replica's report: a migration must not make its partition
+    less available (`test_a_target_that_stays_away_is_no_replica_meanwhile`).
     """
     silent_ms = view.now_ms - view.heard(target).at_ms
     return not view.is_up(target) and silent_ms >= view.settings.target_gone_ms
 
 
 def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
-    """Whether writers are slowed down for a target that does not come closer by that.
+    """Whether writers are slowed down in vain: the target does not catch up.
 
-    Clients must not pay for a target that is down or amid a copy, nor without an end (planted bug
-    "slowed down for ever"; `test_writers_are_let_go_after_a_while_and_left_alone_as_long`).
+    Clients must not pay for a target that is down or receives a copy, nor without an end (planted
+    bug "slowed down for ever"; `test_writers_are_let_go_after_a_while_and_left_alone_as_long`).
     """
     target, reign = _migration(place).target, view.reign
     if view.now_ms - view.seen(place).state_ms >= view.settings.slowdown_ms_max:
@@ -305,8 +306,9 @@ def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_far(view: PlanningView, target: NodeId, offset: ReplicaOffset) -> bool:
-    """Whether a target is far behind a master that streams to it; a copy does not count, since no
-    slower writer makes it shorter."""
+    """Whether a target is far behind a master that streams to it. A copy does not count, because
+    slower writers do not make it shorter.
+    """
     return (
         view.is_up(target)
         and offset.is_streaming
@@ -329,7 +331,7 @@ def _can_end(view: PlanningView, place: TablePartition) -> bool:
     assert before.master is not None
     others = [each for each in before.slaves if each not in (moved.source, moved.target)]
     return _is_well(view, place, moved.target) and all(
-        # Within `down_ms` a slave is in contact with the master that it has now, or is marked.
+        # Within `down_ms` a slave gets in contact with its present master, or is marked.
         not view.is_up(each)
         or each in before.lagging
         or (each not in before.unproven and view.missed_ms(each, place, before.master) is not None)
@@ -367,7 +369,7 @@ def _migration(place: TablePartition) -> Migration:
 
 
 def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSplit | None:
-    """The next step for a partition that is stuck to be split, and whose master is up."""
+    """Returns the next step of a partition that is stuck for a split, and whose master is up."""
     before = place.partition
     name, number = place.table.name, place.number
     assert before.master is not None
@@ -432,7 +434,7 @@ class SplitCandidates:
         return is_wanted
 
     def begun(self, *, room: int) -> list[BeginSplit]:
-        """The splits to begin, as many as may be frozen at a time beside those that are.
+        """Returns the splits to begin, as the bound on frozen partitions allows.
 
         A node splits one partition at a time: each split writes to the one disk of its node, and a
         second frozen partition would wait for the first one's

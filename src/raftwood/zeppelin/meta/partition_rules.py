@@ -54,12 +54,12 @@ from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 
 class TopologyDraft:
-    """A topology while one batch of changes is made to it; a look-up in vain raises `NotFound`."""
+    """A topology while one batch of changes is made to it; look-ups raise `NotFound`."""
 
     def __init__(self, topology: Topology) -> None:
         self._before = topology
         self.epoch = max(topology.epoch + 1, 1)
-        """The epoch that the batch leads to; above 0, which stands for no epoch."""
+        """The epoch after the batch; above 0, which means no epoch."""
         self.tables: dict[str, Table] = dict(topology.tables)
         self.nodes: dict[NodeId, NodeInfo] = dict(topology.nodes)
         self.users: dict[str, User] = dict(topology.users)

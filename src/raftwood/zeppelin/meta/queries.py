@@ -52,7 +52,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):
-    """Some nodes."""
+    """An answer that lists nodes."""
 
     nodes: tuple[NodeId, ...]
 

@@ -167,7 +167,7 @@ def _behind(prefix: bytes) -> bytes:
 # with the process: a starting node removes its folder, which belongs to no partition.
 
 CHECKPOINTS_MAX: Final = 512
-"""Of all tables on a node."""
+"""Bound on the checkpoints of all tables on a node."""
 CHECKPOINTS_OF_TABLE_MAX: Final = 256
 _LOOK_S: Final = 1.0
 _log = get_logger("zeppelin")

@@ -419,8 +419,8 @@ class PartitionEngine:
         """The damage found since it was opened."""
         # Key → its running reads off the loop; each collects the values replaced meanwhile.
         self._readers: dict[bytes, list[dict[bytes, Value | None]]] = {}
-        # Place → when what is there ends (0: never), or None where nothing is: what was looked up
-        # for the writes that come next. Any write makes it void.
+        # Place → expiry of its value (0: never), or None without a value: looked up for the next
+        # writes. Any write makes it void.
         self._before: dict[bytes, int | None] = {}
         self._write_count = 0
 

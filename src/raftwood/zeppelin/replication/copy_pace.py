@@ -111,7 +111,7 @@ class CopyThrottle:
     async def turn(self, size: int) -> None:
         """Waits until so many bytes of a copy may continue."""
         wait_s = self.pace.wait_s(size, self._loop.time())
-        # Even without a wait: other tasks of the loop get their turns between two chunks.
+        # Even without a wait: other tasks of the loop run between two chunks.
         await asyncio.sleep(wait_s)
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class AckPace:
         up.
         """
         if not done:
-            # The master's epoch has just begun: from nothing, no pace can be counted.
+            # The master's epoch has just begun: no pace can be computed yet.
             return done
         end = done
         if self._is_of_slaves:

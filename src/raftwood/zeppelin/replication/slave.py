@@ -108,7 +108,7 @@ class ReceiverRules:
 
 
 def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
-    """A record as its keys get it: a write that has expired on the way deletes.
+    """Returns a record as a slave applies it: a write that has expired on the way deletes.
 
     Expiries are absolute, as the master wrote them. If they counted from the arrival, a key would
     live longer on a slave than on its master, and come back after a failover (planted bug "relative
