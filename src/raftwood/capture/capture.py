@@ -118,9 +118,7 @@ class CapturedPartition:
 
     @property
     def needed(self) -> BinlogWant:
-        """The records that the binlog must keep. Records behind a running snapshot are read after
-        it.
-        """
+        """The records that the binlog must keep: a running snapshot needs those behind it."""
         at = self.snapshot_at
         if at is None:
             return self.rules.want
@@ -140,9 +138,7 @@ class CapturedPartition:
         return (self._environment.clock.monotonic_ns() - self._caught_up_ns) / 1e9
 
     def answered(self, want: BinlogWant, answer: BinlogAnswer) -> None:
-        """Handles a master's answer to a read. Ignores it if the wanted position has changed
-        meanwhile.
-        """
+        """Handles a master's answer to a read, unless the wanted position has changed."""
         rules = self.rules
         if rules.step is not CaptureStep.READ or rules.want != want:
             return
@@ -172,9 +168,7 @@ class CapturedPartition:
         self._has_work.set()
 
     async def run(self) -> None:
-        """Stores what was read and does the repairs that the rules ask for, until it is
-        cancelled.
-        """
+        """Stores what was read and does the repairs that the rules ask for, for ever."""
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -433,9 +427,7 @@ class Capture:
     # Running.
 
     async def run(self) -> None:
-        """Captures until it is cancelled; raises `LaneTakenOver` if another process captures under
-        the name.
-        """
+        """Captures until cancelled; `LaneTakenOver` if another process captures under the name."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for each in self._partitions.values():

@@ -43,8 +43,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epochs: tuple[EpochStart, ...] = ()
     """The latest epochs of the captured records."""
     repairing: BinlogPosition | None = None
-    """The stream has values fetched at this position: a binlog without the position has another
-    past."""
+    """Values were fetched at this position: a binlog without it has another past."""
     is_snapshot: bool = False
     """A snapshot has begun and is not complete."""
 
@@ -129,9 +128,7 @@ def encode_mark(mark: Mark, at: Mapping[str, str], time_ns: int) -> bytes:
 def changes_of(
     record: BinlogRecord, slots: range, *, time_ns: int, skipped: int = 0
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yields a record's changes behind the first `skipped`, encoded, each with its key; None: a
-    flush.
-    """
+    """Yields a record's changes behind the first `skipped`, each with its key; None: a flush."""
     shared = {"epoch": str(record.epoch), "sequence": str(record.sequence)}
     if record.origin is not None:
         producer, number = record.origin

@@ -144,9 +144,7 @@ class CaptureLane:
         """Position of the last chunk in the shard."""
 
     async def begin(self, tenure: int, *, time_ns: int) -> None:
-        """Stores the fence of a tenure; raises `SequenceForgotten` if the log has a larger
-        tenure.
-        """
+        """Stores the fence of a tenure; `SequenceForgotten` if the log has a larger tenure."""
         self._tenure, self._chunk = tenure, 0
         body = encode_mark("begin", {}, time_ns)
         await self._put(body, 1, self._stamp(0, process=self._owner.process))
@@ -208,9 +206,7 @@ class CaptureLane:
                 return
 
     async def _check_former(self, shard: int) -> None:
-        """Raises `LaneTakenOver` if another process put a fence behind our last chunk of an ended
-        shard.
-        """
+        """Raises `LaneTakenOver` if an ended shard has another's fence behind our last chunk."""
         try:
             found = self._stream.batches(shard, start=self.stored_at, through=self.stored_at)
             async for batch in found:

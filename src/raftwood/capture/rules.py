@@ -83,9 +83,7 @@ class RecentKeys:
             self._bytes -= _size(forgotten)
 
     def behind(self, sequence: int) -> list[bytes] | None:
-        """Returns the keys that records behind a sequence touched; None if they are not known or
-        too many.
-        """
+        """Returns the keys that records behind a sequence touched; None if that is not known."""
         if sequence < self.floor:
             return None
         found: dict[bytes, None] = {}
@@ -178,8 +176,7 @@ class PartitionRules:
     ) -> None:
         self.partition = partition
         self.family = family
-        """All partitions of the table; must include the partitions that split off before a record
-        is read."""
+        """All partitions of the table; has each split-off partition before its records are read."""
         self.point: Point | None = None
         """Point of all changes made into chunks; None: none yet."""
         self.step = CaptureStep.WAIT

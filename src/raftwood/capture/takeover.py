@@ -88,9 +88,7 @@ class ReadBack:
         self.found: dict[int, ResumePoint] = {}
 
     async def advance(self, lanes: Iterable[CaptureLane]) -> None:
-        """Reads all shards to their ends, and through the last chunks of these lanes; parents
-        first.
-        """
+        """Reads all shards to their ends, through these lanes' last chunks; parents first."""
         through: dict[int, Position] = {}
         for lane in lanes:
             assert lane.shard is not None

@@ -20,9 +20,7 @@ class GetQuery(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class RangeQuery(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Asks for keys in order. The answer may end before the limit and then says where to read
-    on.
-    """
+    """Asks for keys in order. An answer may end early, and then says where to read on."""
 
     prefix: str
     start: str

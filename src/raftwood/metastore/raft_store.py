@@ -35,9 +35,7 @@ class GroupClient(Protocol):
         ...
 
     def renew(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
-        """Returns the result of a command that may be applied twice; it goes ahead of other
-        commands.
-        """
+        """Returns the result of a command that may be applied twice; it goes ahead of others."""
         ...
 
     def read(

@@ -159,9 +159,7 @@ def _array_header(length: int) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> MetastoreSnapshot:
-    """Raises `UnsupportedVersion` for a newer program's snapshot, `StoreDamaged` if it is not
-    one.
-    """
+    """Decodes a snapshot; raises `UnsupportedVersion` or `StoreDamaged` if it cannot."""
     snapshot = decode_versioned(
         data,
         MetastoreSnapshot,

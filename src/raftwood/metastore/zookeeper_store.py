@@ -121,9 +121,7 @@ class ZooKeeperLog:
             ) from None
 
     async def _ask_all(self, results: Sequence[Any]) -> list[Any]:
-        """Returns all answers in order; a node that does not exist gives its error as the
-        answer.
-        """
+        """Returns all answers in order; for a node that does not exist, the error."""
         answers = await asyncio.gather(
             *(self._connection.call(each) for each in results), return_exceptions=True
         )
@@ -202,9 +200,7 @@ class ZooKeeperLog:
             latest = False
 
     async def append(self, index: int, data: bytes) -> bool:
-        """Makes entry `index`, next after all known ones; returns False if another writer was
-        first.
-        """
+        """Makes entry `index`, next after all known ones; False if another writer was first."""
         transaction = self._client.transaction()
         transaction.check(self._entry(index - 1), 0)
         transaction.create(self._entry(index), data)
@@ -318,9 +314,7 @@ class _Pending:
 
 
 class ZooKeeperMetaStore(CommandStore):
-    """A `MetaStore` in ZooKeeper. Call `open`, and `close` when done. A watch outlives lost
-    connections.
-    """
+    """A `MetaStore` in ZooKeeper. Call `open`, and `close` when done. Watches reconnect."""
 
     def __init__(
         self,

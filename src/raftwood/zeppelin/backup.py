@@ -171,9 +171,7 @@ class _Backup:
         )
 
     async def _before(self, place: PartitionPlace) -> PartitionBackup | None:
-        """Returns what an interrupted backup has of this partition, if the partition is still the
-        same.
-        """
+        """Returns what an interrupted backup has of this partition, if it is still the same."""
         name = form.partition_name(place.number)
         data = await self._folder.find(name)
         if data is None:

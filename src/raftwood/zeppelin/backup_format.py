@@ -105,7 +105,7 @@ def file_name(about: CheckpointAbout, number: int) -> str:
 
 
 def check_names(partition: PartitionBackup, place: str) -> None:
-    """Checks that the files are inside the backup: others may write to the folder, and files get
+    """Checks that the files are inside the backup: others may write there, and files get
     removed.
     """
     about = partition.about
@@ -218,9 +218,7 @@ Result = TypeVar("Result")
 
 
 class BackupFolder:
-    """The files of a backup. Calls run in a thread, because the library waits for disks and
-    networks.
-    """
+    """The files of a backup. Calls run in a thread, because they wait for disks and networks."""
 
     def __init__(self, given: str) -> None:
         system, path = file_system_of(given)

@@ -32,9 +32,7 @@ Reads = Literal["durable", "latest"]
 
 
 class PartitionState(StrEnum):
-    """What clients may do. All states but `active` belong to a hand-over; in `stuck` clients
-    wait.
-    """
+    """What clients may do. All but `active` belong to a hand-over; in `stuck` clients wait."""
 
     ACTIVE = "active"
     SLOWDOWN = "slowdown"
@@ -80,8 +78,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How far a slave is behind its master, as a hand-over sees it."""
 
     queued_bytes: int
-    """Bytes that wait to be sent. Bytes that the link holds do not count: they are always under
-    way."""
+    """Bytes that wait to be sent, without those on the link, which are always under way."""
     drain_ms: int
     """Estimated time until the slave has everything, if no more writes come."""
 

@@ -94,9 +94,7 @@ class Logins:
         return user
 
     async def _check(self, password: bytes, key: tuple[str, str, bytes]) -> bool:
-        """Shares one check among equal logins at the same time, as of a client's many
-        connections.
-        """
+        """Shares one check among equal logins, as of the many connections of one client."""
         while (other := self._under_way.get(key)) is not None:
             await asyncio.wait((other,))
             if not other.cancelled():

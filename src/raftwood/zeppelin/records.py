@@ -104,8 +104,7 @@ class Acks:
         self.is_immediate = is_immediate
         """A committed record counts as done at once: nothing waits."""
         self.is_paced = False
-        """Answers wait for a slave so that clients write less; no client writes before its
-        answer."""
+        """Answers wait for a slave, to slow clients down; none writes before its answer."""
         self.is_over = False
         """The tenure has ended: sequences not reached never will be."""
         self.reached = 0
@@ -302,9 +301,7 @@ class PartitionStore(Protocol):
 
     @property
     def recent(self) -> Mapping[bytes, KeyWrite]:
-        """Some keys with their latest writes, always the same mapping; `get` returns the other
-        keys.
-        """
+        """Some keys with their latest writes, always the same mapping; `get` has the others."""
         ...
 
     @property
@@ -366,9 +363,7 @@ class PartitionStore(Protocol):
         ...
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        """Returns the sequence of the record with this origin; None if it is not known, or no
-        longer.
-        """
+        """Returns the sequence of the record with this origin; None if it is not known."""
         ...
 
     def last_number(self, producer: bytes) -> int | None:
@@ -443,9 +438,7 @@ class PartitionStore(Protocol):
         ...
 
     async def checkpoint(self, folder: str) -> int:
-        """Copies the engine into a new folder; returns the sequence of the last record in the
-        copy.
-        """
+        """Copies the engine into a new folder; returns the sequence of its last record."""
         ...
 
     async def restore(self, folder: str, *, sequence: int, epochs: Sequence[EpochStart]) -> None:

@@ -55,9 +55,7 @@ BEFORE_LOGIN: Final = RequestLimits(
 
 
 class Requests:
-    """Parses one client's requests. After a failure it parses no more: send the failure and
-    close.
-    """
+    """Parses one client's requests. After a failure it parses no more: send it and close."""
 
     __slots__ = ("_arguments", "_arrived", "_count", "_taken_bytes", "failure", "limits")
 
@@ -136,9 +134,7 @@ class Requests:
         return self.limits.request_bytes_max + 64
 
     def _number(self, at: int, kind: str) -> tuple[int | None, int]:
-        """Reads a head: returns its number and where it ends; `at` itself while the head is
-        incomplete.
-        """
+        """Reads a head: returns its number and end; `at` itself while the head is incomplete."""
         arrived = self._arrived
         end = arrived.find(_BREAK, at, at + LINE_BYTES_MAX)
         if end < 0:

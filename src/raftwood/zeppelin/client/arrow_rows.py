@@ -1,6 +1,4 @@
-"""Converts Arrow's columns to keys and values and back, a batch at a time; needs the extra
-`arrow`.
-"""
+"""Converts Arrow's columns to keys and values and back, in batches; needs the extra `arrow`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple

@@ -141,8 +141,8 @@ class TableRequests:
         return max(answers) if number is None else number
 
     async def clear(self, producer: bytes, number: int, slots: range) -> int:
-        """Deletes all keys of partitions within the slots; returns how many partitions have other
-        slots too.
+        """Deletes keys of partitions within the slots; returns how many partitions have other
+        slots.
         """
         words = [b"BULK", b"CLEAR", producer, b"%d" % number]
         words += [b"%d" % slots[0], b"%d" % slots[-1]]
@@ -152,9 +152,7 @@ class TableRequests:
         return sum(await self._all(request([b"DBSIZE"])))
 
     async def _all(self, encoded: bytes, *, before: int = 0) -> list[Any]:
-        """Returns the answers of all masters, once the masters stayed the same during the
-        request.
-        """
+        """Returns the answers of all masters, once these stayed the same during the request."""
         attempts = self._calls.attempts()
         while True:
             nodes = self._nodes
@@ -384,9 +382,7 @@ class AsyncKv:
         return await self.delete_many(keys)
 
     async def command(self, *words: Word, reads: bool = False) -> Any:
-        """Runs any command on one key, its second word; set `reads` if the command changes
-        nothing.
-        """
+        """Runs any command on one key, its second word; `reads`: the command changes nothing."""
         if len(words) < 2:
             raise InvalidInput("give a command and its key")
         return await (self._read(words) if reads else self._write(words))
@@ -567,9 +563,7 @@ class AsyncKv:
     async def scan_arrow(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
     ) -> "AsyncGenerator[pyarrow.Table, None]":
-        """Yields all keys and values, some thousand at a time, without those that expired
-        meanwhile.
-        """
+        """Yields all keys and values, some thousand at a time, without those that expired."""
         from raftwood.zeppelin.client.arrow_rows import table_of  # noqa: PLC0415
 
         async for keys in self._whole.pages(None if match is None else as_bytes(match), count):

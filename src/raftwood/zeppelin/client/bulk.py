@@ -275,7 +275,7 @@ def _given(verb: Verb, rows: NamedRows) -> _Chunk:
 def _halved(
     failed: list[tuple[_Piece, ErrorAnswer]],
 ) -> tuple[list[tuple[_Piece, ErrorAnswer]], list[_Piece]]:
-    """Halves pieces whose values were too much for one answer; returns all other pieces, and the
+    """Halves pieces whose values were too much for one answer; returns the others and the
     halves.
     """
     others: list[tuple[_Piece, ErrorAnswer]] = []

@@ -67,9 +67,7 @@ class CheckpointAbout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AsyncCheckpoint:
-    """A checkpoint. Call `AsyncKv.checkpoint`, and `end` when done, or use an `async with`
-    block.
-    """
+    """A checkpoint. Call `AsyncKv.checkpoint`, and `end` when done, or use `async with`."""
 
     def __init__(self, calls: Requester, about: CheckpointAbout) -> None:
         self._calls = calls

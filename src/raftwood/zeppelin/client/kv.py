@@ -35,9 +35,7 @@ Item = TypeVar("Item")
 
 
 class KvCheckpoint:
-    """A checkpoint like `AsyncCheckpoint`. Call `Kv.checkpoint`, and `end` when done, or use a
-    `with` block.
-    """
+    """Like `AsyncCheckpoint`. Call `Kv.checkpoint`, and `end` when done, or use `with`."""
 
     def __init__(self, thread: LoopThread, checkpoint: AsyncCheckpoint) -> None:
         self._thread = thread

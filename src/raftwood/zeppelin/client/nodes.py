@@ -24,9 +24,7 @@ from raftwood.zeppelin.slots import SLOTS
 
 
 class SlotMap:
-    """The nodes of a table's slots, as of an epoch; corrected when a slot turns out to have
-    moved.
-    """
+    """The nodes of a table's slots, as of an epoch; corrected as slots turn out to have moved."""
 
     __slots__ = ("addresses", "epoch", "masters", "only", "replicas", "told")
 
@@ -135,8 +133,7 @@ class NodePool:
         self._loop = asyncio.get_running_loop()
         self.map = SlotMap()
         self.looks = 0
-        """How often the map was fetched: a caller that finds it wrong names the count that it
-        saw."""
+        """How often the map was fetched: a caller that finds it wrong passes the count it saw."""
         self._looked_at = float("-inf")
         self._turn = environment.random.randrange(1 << 16)
         self._links: dict[str, NodeConnection] = {}
@@ -200,9 +197,7 @@ class NodePool:
     # Connections.
 
     async def connected(self, address: str) -> NodeConnection:
-        """Returns the connection to a node, made if there is none; raises `Unavailable` if that
-        fails.
-        """
+        """Returns the connection to a node, made on demand; raises `Unavailable` if that fails."""
         link = self.link(address)
         if link is not None:
             return link
@@ -292,9 +287,7 @@ class NodePool:
             self.map = found
 
     def _whom_to_ask(self, first: str | None) -> list[str]:
-        """Orders nodes: first the one said to know more, then those with a connection, then the
-        others.
-        """
+        """Orders nodes: the one said to know more, those with a connection, the others."""
         known = [*self.map.addresses, *self._access.addresses]
         connected = [each for each in known if self.link(each) is not None]
         ordered = [*([first] if first is not None else []), *connected, *known]
@@ -357,9 +350,7 @@ class NodePool:
         return self._loop.create_task(work)
 
     async def _joined(self, task: "asyncio.Task[Result]") -> Result:
-        """Returns the result of a shared task; a cancelled caller leaves it running for the
-        others.
-        """
+        """Returns the result of a shared task, which a cancelled caller leaves to the others."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

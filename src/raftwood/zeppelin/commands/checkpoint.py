@@ -74,8 +74,8 @@ def _unknown(identity: str) -> RedisError:
 
 
 def partitions(session: KvSession, _: list[bytes]) -> bytes:
-    """Returns the table's incarnation; and for each partition number, first and last slot, master's
-    address.
+    """Returns the table's incarnation, and each partition's number, first and last slot, and
+    master.
     """
     table, nodes = _table(session), session.topology.nodes
     told = []

@@ -45,9 +45,7 @@ def redis_id(node: NodeId) -> str:
 
 
 def slot_ranges(topology: Topology, table: Table) -> list[SlotRange]:
-    """Returns the ranges in order, without partitions that have no master, and slaves that are
-    down.
-    """
+    """Returns the ranges in order, without partitions without a master and slaves that are down."""
     ranges: list[SlotRange] = []
     for number in dict.fromkeys(table.places):
         partition = table.partitions[number]

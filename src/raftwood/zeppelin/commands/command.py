@@ -62,8 +62,7 @@ def _shown(word: bytes) -> str:
 VALUE_BYTES_MAX: Final = 16 << 20
 KEY_TOO_LARGE: Final = f"ERR a key has at most {KEY_BYTES_MAX} bytes"
 OUTCOME_BYTES_MAX: Final = 15 << 20
-"""Bytes that one record may write: a record of the binlog has 16 MiB by default, with its
-headers."""
+"""Bytes that one record may write: with its headers it fits into a record of 16 MiB."""
 EXPIRY_MS_MAX: Final = (1 << 63) - 1
 
 

@@ -166,9 +166,7 @@ _IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", 
 
 
 def execute(session: KvSession, arguments: list[bytes]) -> Answer:
-    """Returns one command's answer, an error among them; an answer that waits never raises a
-    refusal.
-    """
+    """Returns one command's answer, or its error; an answer that waits raises no refusal either."""
     has_name = session.origin is not None
     try:
         answer = _execute(session, arguments)
@@ -192,9 +190,7 @@ def _give_up(session: KvSession, arguments: list[bytes]) -> None:
 
 
 def _break_transaction(session: KvSession) -> None:
-    """Marks a transaction as broken: one of its commands was refused, so EXEC refuses the
-    others.
-    """
+    """Marks a transaction as broken: a command was refused, so EXEC refuses the others."""
     if session.transaction is not None:
         session.transaction.is_broken = True
 
@@ -217,9 +213,7 @@ async def _answered(session: KvSession, arguments: list[bytes], answer: Awaitabl
 async def _when_thawed(
     session: KvSession, arguments: list[bytes], frozen: PartitionFrozen
 ) -> bytes:
-    """Answers once the partition has a master again; if that is another node, with a
-    redirection.
-    """
+    """Answers once the partition has a master again; with a redirection if that is another node."""
     loop = asyncio.get_running_loop()
     end = loop.time() + FROZEN_S_MAX
     view, refusal = session.host.view, frozen.refusal

@@ -38,7 +38,7 @@ _OF_SET: Final = re.compile(rb"(\\.|[^\\])-(\\.|[^\\])|(\\.|.)", re.DOTALL)
 
 
 class Pattern:
-    """A glob pattern. It finds each piece between two stars as early as possible, so no match takes
+    """A glob pattern. It finds each piece between stars as early as possible: no match takes
     long.
     """
 
@@ -311,9 +311,7 @@ def scan(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 async def _slices(session: KvSession) -> AsyncIterator[list[bytes]]:
-    """Yields all keys that are here, some at a time; checks before each slice whether it may still
-    serve.
-    """
+    """Yields all keys here, some at a time; checks before each slice whether it may still serve."""
     slot, after = 0, None
     is_over = False
     told: dict[PartitionCopy, None] = {}
@@ -384,9 +382,7 @@ def dbsize(session: KvSession, _: list[bytes]) -> Answer:
 
 
 def randomkey(session: KvSession, _: list[bytes]) -> bytes:
-    """Returns a random key: from a partition chosen by its number of keys, else from the next
-    ones.
-    """
+    """Returns a random key: of a partition chosen by its number of keys, else of the next ones."""
     random = session.host.environment.random
     copies = [part.copy for part in readable(session) if part.copy is not None]
     if not copies:

@@ -240,8 +240,8 @@ class KvSession:
             )
 
     def copy_of(self, slot: int, *, is_write: bool) -> PartitionCopy:
-        """Returns the copy that may serve a slot; else raises the redirection, or makes the client
-        wait.
+        """Returns the copy that may serve a slot; else raises the redirection, or
+        `PartitionFrozen`.
         """
         copies = self.copies
         copy = copies[place_of_slot(slot, len(copies))] if copies else None

@@ -44,8 +44,8 @@ def once(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 async def writes_of(store: PartitionStore, sequence: int) -> tuple[KeyWrite, ...]:
-    """Returns a record's writes; refuses with `DONE` if it is not here: copied engines have only
-    its name.
+    """Returns a record's writes; refuses with `DONE` if only its name is here, in a copied
+    engine.
     """
     try:
         encoded = await store.records(first=sequence, bytes_max=1)

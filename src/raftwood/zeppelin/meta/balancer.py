@@ -467,9 +467,7 @@ class _Choice:
                 self._set(number, min(nodes, key=self._room))
 
     def _shares(self, able: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns how many partitions each node leads, at least and at most; never above its
-        replicas.
-        """
+        """Returns the least and most partitions that each node leads, never above its replicas."""
         has = [0] * len(self._led)
         for nodes in self._replicas:
             for node in nodes:
@@ -592,9 +590,7 @@ class BalancedTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balancer:
-    """Balances tables one after the other: a node with extras of one table gets fewer of the
-    next.
-    """
+    """Balances tables one after the other: a node with extras of one gets fewer of the next."""
 
     def __init__(
         self, layout: NodeLayout, *, is_balanced: bool, receivers: Sequence[int] | None = None

@@ -103,18 +103,14 @@ class MetaClient:
     # For operators
 
     async def create_table(self, name: str, config: TableConfig) -> int:
-        """Returns the epoch from which on the table exists; `wait_applied` waits until nodes have
-        it.
-        """
+        """Returns the epoch at which the table exists; `wait_applied` waits until nodes have it."""
         return await self._change(CreateTable(name, config))
 
     async def drop_table(self, name: str) -> int:
         return await self._change(DropTable(name))
 
     async def set_reads(self, table: str, reads: Reads | None) -> int:
-        """Sets which values reads return; the caller has checked that all stores know this
-        change.
-        """
+        """Sets which values reads return; the caller has checked that all stores know this."""
         return await self._change(SetReads(table, reads))
 
     async def add_user(self, user: User) -> int:
@@ -157,9 +153,7 @@ class MetaClient:
         return await self._change(SetDraining(node, is_draining))
 
     async def apply_planned(self, epoch: int, *changes: Change) -> int:
-        """Makes all changes of a plan or none; raises `Conflict` if the topology has changed
-        since.
-        """
+        """Makes all changes of a plan or none; raises `Conflict` if the topology has changed."""
         return await self._change(AtEpoch(epoch), *changes)
 
     async def double_partitions(self, table: str) -> int:
@@ -188,9 +182,7 @@ class MetaClient:
         return (await self._ask(query, ReportsAnswer, wait_ms=_LEADER_ONLY_MS)).reports
 
     async def wait_applied(self, epoch: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Waits until all nodes that are up have applied an epoch; else raises
-        `DeadlineExceeded`.
-        """
+        """Waits until all nodes that are up have applied an epoch, or `DeadlineExceeded`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -215,9 +207,7 @@ class MetaClient:
         return await self._change(RegisterNode(node, addresses, failure_domain, run))
 
     async def heartbeat(self, heartbeat: NodeHeartbeat, *, timeout_ms: int) -> LeaseAnswer:
-        """Sends a heartbeat; returns the lease. On `NotFound` and `Conflict` the node must
-        `register`.
-        """
+        """Sends a heartbeat; returns the lease. On `NotFound` and `Conflict`, `register`."""
         data = await self._client.heartbeat(
             self._group, encode_query(heartbeat), timeout_ms=timeout_ms, wait_ms=_LEADER_ONLY_MS
         )

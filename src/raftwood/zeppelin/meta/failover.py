@@ -117,9 +117,7 @@ def _has_reported(view: PlanningView, place: TablePartition, node: NodeId) -> bo
 
 
 def _lagging(view: PlanningView, place: TablePartition) -> tuple[NodeId, ...]:
-    """Returns slaves that are marked, and slaves that the master left behind in this leader's
-    term.
-    """
+    """Returns slaves that are marked, or that the master left behind in this leader's term."""
     before, master = place.partition, place.partition.master
     if master is None or not view.heard(master).is_heard:
         return before.lagging
@@ -182,9 +180,7 @@ def _chosen(view: PlanningView, candidates: Mapping[NodeId, ReplicaOffset]) -> N
 
 
 def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
-    """Returns the marks to change of a partition whose master is up: slaves fell behind, or caught
-    up.
-    """
+    """Returns the marks to change if the master is up: slaves fell behind, or caught up."""
     before = place.partition
     master = before.master
     if master is None or not view.heard(master).is_heard:

@@ -129,15 +129,13 @@ class ReplicaOffset(msgspec.Struct, frozen=True, array_like=True):
     """False while its data was never a master's state: during a full sync, or before it has passed
     the point at which a divergence was undone."""
     is_streaming: bool = False
-    """On a slave: its master streams new records to it; no copy is running, and the stream's start
-    is agreed."""
+    """On a slave: its master streams new records to it; it neither copies nor seeks its start."""
     copied_bytes: int = 0
     """Bytes received of a running whole copy."""
     copy_bytes: int = 0
     """Size of the running whole copy; 0: none is running."""
     gap: Gap | None = None
-    """On a slave: the gap in the master's last message; None: not reported, as by nodes of
-    0.1.0."""
+    """On a slave: the gap in the master's last message; None: none, as from nodes of 0.1.0."""
 
     @property
     def id(self) -> PartitionId:
@@ -192,8 +190,7 @@ class KnownNode(msgspec.Struct):
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, ReplicaOffset] = {}
     contacts: dict[PartitionId, int] = {}
-    """When its replicas last had contact with their present masters; survives restarts of the
-    node."""
+    """When its replicas last had contact with their present masters; survives its restarts."""
 
 
 class KnownPartition(msgspec.Struct):

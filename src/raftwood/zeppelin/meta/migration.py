@@ -237,9 +237,7 @@ class MigrationCandidates:
 
 
 def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep | None:
-    """Returns the next step of a migration whose partition is not frozen, and has a master that is
-    up.
-    """
+    """Returns the next step of a migration; the partition is not frozen, and its master is up."""
     before, moved = place.partition, _migration(place)
     name, number = place.table.name, place.number
     if before.master != moved.source and _can_end(view, place):

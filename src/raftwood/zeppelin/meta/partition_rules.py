@@ -566,9 +566,7 @@ def cancel_migration(draft: TopologyDraft, change: CancelMigration) -> None:
 
 
 def cancel_all_to(draft: TopologyDraft, node: NodeId) -> None:
-    """Cancels all moves to a node that is drained; replicas that have arrived move like the
-    rest.
-    """
+    """Cancels all moves to a drained node; replicas that have arrived move like the rest."""
     for name, number, before in [*draft.all_partitions()]:
         cancelled = [each for each in before.migrations if each.target == node]
         is_needed = node in (before.replicas if before.master is None else (before.master,))

@@ -12,8 +12,7 @@ from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.zeppelin.model import NodeId, NodeInfo, Partition, Table, TableConfig
 
 PLACED_MAX: Final = 1 << 18
-"""Bound on nodes times partitions of one table; placing so many blocks all stores for about 100
-ms."""
+"""Bound on nodes times partitions of a table; placing so many blocks all stores for 100 ms."""
 
 _FOURTH: Final = 1 << 10
 _THIRD: Final = 1 << 30

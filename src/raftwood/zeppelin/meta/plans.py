@@ -220,9 +220,7 @@ def _partition(topology: Topology, table: str, number: int) -> Partition:
 
 
 def replaced(layout: NodeLayout, table: Table, new: int, looks: SearchBudget) -> BalancedTable:
-    """Replaces the leaving node by a new one. A partition that the new node has already goes to a
-    third one.
-    """
+    """Replaces the leaving node by a new one. What the new node has already goes to a third one."""
     (old,) = layout.leaving
     items = layout.items(table)
     layout.check_room(table, items)

@@ -79,9 +79,7 @@ def progress_of(
     *,
     plan: ClusterPlan | None = None,
 ) -> MigrationProgress:
-    """Returns the progress of the order of an epoch, else of all; with a plan, also of its
-    masters.
-    """
+    """Returns the progress of an epoch's order, else of all; with a plan, also of its masters."""
     moving: list[MovingReplica] = []
     totals: dict[int, int] = {}
     masters = {(each.table, each.partition) for each in plan.masters} if plan is not None else set()

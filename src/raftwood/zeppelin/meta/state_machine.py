@@ -206,9 +206,7 @@ class MetaMachine:
     # Queries
 
     def lookup(self, query: bytes) -> bytes | RaftwoodError:
-        """Answers a query. A heartbeat also updates the leader's reports, which are not
-        replicated.
-        """
+        """Answers a query. A heartbeat also updates the leader's reports, not replicated."""
         try:
             return encode_answer(self._answer(decode_query(query)))
         except NotLeader as error:
@@ -277,8 +275,8 @@ class MetaMachine:
         )
 
     async def wait(self, query: bytes, timeout_ms: int) -> bool:
-        """Waits until a query has an answer, for `timeout_ms` at the most. Returns whether it had
-        to wait.
+        """Waits until a query has an answer, or `timeout_ms` are over; returns whether it
+        waited.
         """
         try:
             asked = decode_query(query)
@@ -308,9 +306,7 @@ class MetaMachine:
     # The leader's plans
 
     async def wait_for_plan(self, timeout_s: float) -> None:
-        """Waits until a plan is due, at the latest for `timeout_s`; writes that wait make it due
-        earlier.
-        """
+        """Waits until a plan is due, at most `timeout_s`; waiting writes make it due earlier."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_plan_due.wait()

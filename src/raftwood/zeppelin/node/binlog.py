@@ -388,8 +388,8 @@ class BinlogPurger:
         return self._clock.wall_ns() // _HOUR_NS
 
     async def before(self, *, needed_from: int | None) -> int:
-        """Returns the sequence below which records may go; a slave needs those from `needed_from`
-        on.
+        """Returns the sequence below which records may go; a slave needs those from
+        `needed_from`.
         """
         log, group, settings = self._log, self._group, self._settings
         before = log.bounds(group).head

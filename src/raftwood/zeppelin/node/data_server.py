@@ -38,16 +38,12 @@ class ClientLatency:
         self._count = 0
 
     def waited(self, duration_s: float) -> None:
-        """Notes how long the answers of a turn were held; turns without held answers do not
-        count.
-        """
+        """Notes how long the answers of a turn were held; unheld answers do not count."""
         self._waited_s += duration_s
         self._count += 1
 
     def take_ms(self) -> float | None:
-        """Returns the mean of held answers; 0 if none were held, None if no client sent
-        anything.
-        """
+        """Returns the mean of held answers; 0 without any, None if no client sent anything."""
         if not self.is_asked and not self._count:
             return None
         mean_ms = 1_000 * self._waited_s / max(1, self._count)
@@ -59,8 +55,7 @@ CONNECTIONS_MAX: Final = 10_000
 _BACKLOG: Final = 511
 _HANDSHAKE_S_MAX: Final = 10.0
 _HALF_AGAIN_S: Final = 5.0
-"""Grace for a client that could not send the rest of its request because the server did not
-read."""
+"""Grace for a client that could not send its request because the server did not read."""
 
 
 class DataServer:

@@ -159,8 +159,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     flushed: int = 0
     """Sequence of the last flush in it."""
     slots: tuple[int, int] | None = None
-    """The range of slots whose keys are all here; other keys may have been removed. None: none ever
-    were."""
+    """The range of slots whose keys are all here; others may be removed. None: none ever were."""
     is_trimmed: bool = False
     """The engine has no keys of other slots."""
     keys: int = 0
@@ -204,9 +203,7 @@ copy of its master's repairs it; until then it neither leads nor counts."""
 
 
 def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:
-    """Whether a binlog that ends at this epoch and sequence holds the position, or its
-    replacement.
-    """
+    """Whether a binlog that ends there holds the position, or its replacement."""
     return epoch >= position.epoch and sequence >= position.sequence
 
 
@@ -315,9 +312,7 @@ class Origins:
             self._grow_old()
 
     def _grow_old(self) -> None:
-        """Moves the oldest of the latest to the older ones, or drops it if its producer has enough
-        since.
-        """
+        """Moves the oldest of the latest to the older ones; drops it if its producer has enough."""
         sequence, origin = self._latest.popleft()
         if self._one_less(origin[0]) >= KEPT_OF_PRODUCER:
             self._forget(sequence, origin)
@@ -333,9 +328,7 @@ class Origins:
         return left
 
     def forget_before(self, sequence: int) -> dict[int, Origin] | None:
-        """Drops entries whose records are purged; returns those that stay, None if none was
-        dropped.
-        """
+        """Drops entries of purged records; returns those that stay, None if none was dropped."""
         before = len(self._older) + len(self._latest)
         while self._latest and self._latest[0][0] < sequence:
             self._grow_old()
@@ -437,9 +430,7 @@ class PartitionEngine:
             raise
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[tuple[Value | None, bool]]:
-        """Returns the values as of the call, each with whether the engine still has it at the
-        return.
-        """
+        """Returns the values as of the call, each with whether the engine still has it."""
         replaced: dict[bytes, Value | None] = {}
         for key in keys:
             self._readers.setdefault(key, []).append(replaced)

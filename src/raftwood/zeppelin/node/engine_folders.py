@@ -108,9 +108,7 @@ class EngineFolders:
         return await self._engines.open(folder)
 
     async def move(self, folder: str, *, sequence: int) -> None:
-        """Makes a folder the partition's engine, with a binlog that begins behind a sequence;
-        durable.
-        """
+        """Makes a folder the partition's engine; the binlog begins behind a sequence. Durable."""
         group = group_of(self.partition)
         held = HeldEngine(VERSION, self.held.table, _name(folder))
         await self._log.commit(

@@ -22,9 +22,7 @@ _log = get_logger("zeppelin")
 
 
 class ExpirySweep:
-    """Goes through the partitions that this node is master of, again and again, and removes expired
-    keys.
-    """
+    """Goes through the partitions that this node leads, again and again; removes expired keys."""
 
     def __init__(self, view: NodeView, clock: Clock) -> None:
         self._view = view

@@ -189,9 +189,7 @@ class KeyShare(msgspec.Struct, frozen=True):
 
 
 def shares_of(table: Table) -> dict[int, KeyShare]:
-    """Returns the shares by number; a partition that was never split has none, and owns all its
-    keys.
-    """
+    """Returns the shares by number; a partition that was never split owns all its keys."""
     begins: dict[int, int] = {}
     for number, each in enumerate(table.partitions):
         if each.parent is not None:

@@ -1,6 +1,6 @@
 """`NodeStore`: a node's data folder.
 
-    LOCK, IDENTITY, log/          as in any store (`disk/folder`)
+    LOCK, IDENTITY, log/          as in any store (`disk/store`)
     engines/TABLE-NUMBER-COPY     the engine of a partition, TABLE being the table's incarnation
 
 The log holds the node's partitions, in one write with the topology's epoch. So after a crash the
@@ -65,9 +65,7 @@ async def open_partition(
     settings: StoreSettings,
     engine: PartitionEngine | None = None,
 ) -> StoredPartition:
-    """Opens a partition; raises `StoreDamaged` if engine and binlog do not fit. `engine` may be
-    open.
-    """
+    """Opens a partition; `StoreDamaged` if engine and binlog do not fit. `engine` may be open."""
     if engine is None:
         engine = PartitionEngine(await home.open(home.folder))
     try:
@@ -89,7 +87,7 @@ async def open_partition(
 async def _roll_forward(
     engine: PartitionEngine, binlog: Binlog, *, name: str, group: int, clock: Clock
 ) -> None:
-    """Applies the binlog to the engine. Opening the log made it durable, so the engine stays behind
+    """Applies the binlog to the engine. The opened log is durable, so the engine stays behind
     it.
     """
     log = binlog.log
@@ -113,9 +111,7 @@ async def _roll_forward(
 async def split_off(
     parent: StoredPartition, engines: Engines, name: str, *, at: BinlogPosition, slots: range
 ) -> PartitionEngine:
-    """Makes an engine, durably, and returns it open. `at` is the last record that both halves
-    have.
-    """
+    """Makes an engine, durably, and opens it. `at` is the last record that both halves have."""
     folder = engines.folder(name)
     if parent.engine.state.has_all_of(slots):
         await parent.checkpoint(folder)
@@ -184,8 +180,7 @@ class NodeStore:
         self._homes: dict[PartitionId, EngineFolders] = {}
         self._open: dict[PartitionId, StoredPartition] = {}
         self._split: dict[PartitionId, PartitionEngine] = {}
-        """Engines of partitions that just split off. They stay open until used, because clients
-        wait."""
+        """Engines of partitions that just split off, open until used, because clients wait."""
         self._left: list[str] = []
         """Engines of former partitions, still to be removed."""
         self.epoch = EPOCH_NONE
@@ -397,9 +392,7 @@ class NodeStore:
             await self._remove_left()
 
     async def _remove_left(self) -> None:
-        """Removes dropped engines. Large ones take time, in which the node has to keep its
-        lease.
-        """
+        """Removes dropped engines in the background: large ones take longer than a lease."""
         left, self._left = self._left, []
         for name in left:
             try:

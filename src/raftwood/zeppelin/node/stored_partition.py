@@ -157,7 +157,7 @@ class StoredPartition(TrimmedPartition):
         self._unapplied: deque[tuple[BinlogRecord, int]] = deque()
         self._unapplied_bytes = self._unapplied_writes = 0
         self._open: dict[bytes, KeyWrite] = {}
-        """The writes of this turn of the loop so far; they become the last record
+        """The writes of this turn of the loop; they become the last record
         (docs/decisions/0020)."""
         self._open_bytes = 0
         self._runs: list[Run] = []
@@ -202,9 +202,7 @@ class StoredPartition(TrimmedPartition):
         return self.engine.state.sequence
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        """Returns the sequence of the record with this origin; None if it is not known, or no
-        longer.
-        """
+        """Returns the sequence of the record with this origin; None if it is not known."""
         return self._origins.sequence_of((producer, number))
 
     # Writing.

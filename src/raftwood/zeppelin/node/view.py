@@ -38,8 +38,7 @@ class PartitionCopy:
         self.recent = store.recent
         """The store's `recent`, looked up for nearly every request."""
         self.last_writes: LastWrites | None = store.last_writes
-        """Present if reads wait for the records that they read from; None: reads return the
-        latest."""
+        """Present if reads wait for the records that they read; None: they return the latest."""
         self.acks = acks
         self.epoch = epoch
         """The partition's epoch, which a master's records carry."""

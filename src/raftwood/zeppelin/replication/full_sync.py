@@ -72,9 +72,7 @@ async def _size(files: Files, path: str) -> int:
 
 
 async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[int, Buffer], None]:
-    """Yields the chunks of a file: at least one, possibly empty, so that an empty file is sent
-    too.
-    """
+    """Yields the chunks of a file, at least one, so that an empty file is sent too."""
     offset = 0
     while True:
         (data,) = await perform(files, seam.Read(path, offset, CHUNK_BYTES))

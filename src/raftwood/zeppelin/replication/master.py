@@ -123,9 +123,7 @@ class AckPace:
         now_ms: int,
         target: NodeId | None = None,
     ) -> int:
-        """Returns the sequence up to which clients may learn of done writes; `target` has to catch
-        up.
-        """
+        """Returns the sequence up to which clients may get answers; `target` has to catch up."""
         if not done:
             # The master's epoch has just begun: no pace can be computed yet.
             return done
@@ -147,9 +145,7 @@ class AckPace:
         return min(done, max(end, self._released))
 
     def _end_of(self, node: NodeId, feed: Feed, last: int, now_ms: int) -> int | None:
-        """Returns the sequence up to which a slave lets its master continue; None: without a
-        bound.
-        """
+        """Returns the sequence up to which a slave lets its master go on; None: no bound."""
         lag_bytes = feed.lag_bytes(last)
         seen = self._seen.get(node)
         if seen is None or seen.feed is not feed:
@@ -171,9 +167,7 @@ class AckPace:
         return feed.has + seen.window_bytes // feed.record_bytes
 
     def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
-        """Returns the sequence up to which a target that has to catch up lets its master
-        continue.
-        """
+        """Returns the sequence up to which a target that catches up lets its master go on."""
         if feed is None:
             self._slowed = None
             return done

@@ -160,9 +160,7 @@ class PartitionReplica:
         )
 
     def report(self) -> PartitionReport:
-        """Reports this replica's position; while it repairs it is not whole, and must not be
-        master.
-        """
+        """Reports this replica's position; a repairing one is not whole and must not be master."""
         store, following = self.store, self._following
         # A master reports its last record, synced or not: frozen, it may still sync it and ack it
         # after this report, and a target with less would lose it. A slave reports what it acks by

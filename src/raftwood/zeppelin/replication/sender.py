@@ -179,9 +179,7 @@ class Feed:
         return self.under_way_bytes < self.window_bytes
 
     def sent(self, *, count: int, size: int, now_ms: int, is_full: bool = True) -> None:
-        """Notes that records were sent. `is_full`: this fills a window, so no more may be sent
-        now.
-        """
+        """Notes that records were sent. `is_full`: a window is full, so no more may be sent now."""
         self.next += count
         for sent in (self._arriving, self._syncing):
             sent.add(self.next - 1, size, now_ms, is_full=is_full)

@@ -189,9 +189,7 @@ class SlaveReplication:
         *,
         replacing: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`replacing` is called when a rewind or replacement of the store begins, and when it
-        ends.
-        """
+        """`replacing` is called when a rewind or replacement of the store begins and ends."""
         self._partition = partition
         self._replacing = replacing
         self._store = store
@@ -232,9 +230,7 @@ class SlaveReplication:
         self._begin_sync()
 
     async def end(self) -> None:
-        """Stops following. A running change of the store is finished first; other work is
-        cancelled.
-        """
+        """Stops following. A running change of the store is finished; other work is cancelled."""
         self._is_ended = True
         self._stop_listening()
         if self._syncing is not None:
@@ -340,9 +336,7 @@ class SlaveReplication:
         self._moved()
 
     async def _try(self) -> SyncAnswer:
-        """Offers this replica's position, and does what the master answers, except for a whole
-        copy.
-        """
+        """Offers this replica's position, and does what the master answers, except a copy."""
         rules, store = self._rules, self._store
         assert rules is not None
         master = rules.master
