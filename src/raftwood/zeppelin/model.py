@@ -117,7 +117,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: no node that may become master is up."""
     slaves: tuple[NodeId, ...] = ()
     preferred: NodeId | None = None
-    """The node first placed as master; a safe hand-over makes it master again."""
+    """The node that should be master; a safe hand-over makes it master again."""
     state: PartitionState = PartitionState.ACTIVE
     target: NodeId | None = None
     """The slave that the running hand-over makes master."""
@@ -214,7 +214,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """# Requests with up to two arguments, such as GET and SET, are checked without a loop."""
+    """A node's addresses, `HOST:PORT`, one for each kind of caller."""
 
     data: str
     """For clients of Redis."""

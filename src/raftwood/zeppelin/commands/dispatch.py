@@ -161,7 +161,7 @@ not much later."""
 _FROZEN_STEP_S: Final = 0.05
 """A waiting request checks at least this often."""
 MANY_KEYS: Final = 8
-"""Number of values fetched at once, off the loop if they are on the disk."""
+"""An MGET of more words fetches all values at once, off the loop if they are on the disk."""
 _IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", "reset")
 
 
