@@ -213,6 +213,9 @@ def _unpacked(body: memoryview, raw_bytes: int, place: str) -> Page:
 
 
 # `BackupFolder`: files that are written as a whole, in a folder or an object store.
+#
+# Arrow interprets the URI: `file:`, `s3://`, `gs://`, `abfs://`, `hdfs://`. A file appears with all
+# its bytes or not at all: on a disk by renaming it, in object stores by their own rules.
 
 Result = TypeVar("Result")
 

@@ -52,7 +52,11 @@ def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | Ca
 
 
 def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, master: NodeId) -> bool:
-    # A node that knows of the freeze but has not reported since may be gone.
+    # Both must have reported at the epoch of the freeze or later. The text compares the offsets of
+    # the last pings: the master may have written since, and it still does until it has fetched the
+    # freeze. Those writes are acked and lost (planted bugs "frozen before the freeze", "frozen with
+    # offsets from before" and "hand-over without word of the freeze"). A node that knows of the
+    # freeze but has not reported since may be gone.
     frozen, reached = view.offset(master, place), view.offset(target, place)
     epoch = min(view.heard(node).applied_epoch for node in (master, target))
     return (

@@ -355,7 +355,7 @@ class Binlog:
 #
 # A minimum of bytes stays for slaves that were away for a while. Records beyond it go once they
 # take too much room or are too old, unless a connected slave or a reader still needs them. Records
-# go nevertheless for a reader so far behind that a whole copy is less work.
+# go nevertheless if it is so far behind that a whole copy is less work.
 
 _HOUR_NS: Final = 3_600_000_000_000
 _AGE_INTERVAL_NS: Final = 60_000_000_000
