@@ -8,8 +8,8 @@
 
 Our own client reads whole tables by these commands. A checkpoint begins on the node that serves the
 partition and stays readable there, even if the partition moves. The first cursor is empty, and so
-is the one behind the last page. Its last record is done before BEGIN answers, so no failover takes
-it back.
+is the one behind the last page. A checkpoint's last record is done before BEGIN answers, so no
+failover takes it back.
 """
 
 from collections.abc import Awaitable

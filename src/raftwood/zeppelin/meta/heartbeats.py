@@ -6,9 +6,9 @@ replicated: they change all the time. Two dangers follow. A new leader knows not
 take silence from before its term for death. And a message describes the moment when the node
 looked, not when it arrives. The rules below are about these two (docs/decisions/0018).
 
-`MigrationQueue` holds the migrations that have not begun, sorted by the epochs of their orders. There may
-be one for each partition, so a plan looks at some of them: at the head, and if none of these can
-begin, the next plan looks further behind
+`MigrationQueue` holds the migrations that have not begun, sorted by the epochs of their orders.
+There may be one for each partition, so a plan looks at some of them: at the head, and if none of
+these can begin, the next plan looks further behind
 (`test_those_that_cannot_begin_hold_up_nobody_behind_them`).
 """
 
