@@ -3,8 +3,8 @@
     capture = await Capture.start(environment, settings, polling=kv, asking=other, hub=client)
     await capture.run()
 
-Each master is asked for the records of all its partitions at once, and answers when there are some.
-What one partition has read and not stored is bounded, and so is what all have.
+One request asks a master for the records of all its partitions; the master answers when it has
+some. Bytes that are read and not yet stored are bounded, for each partition and for all together.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from raftwood.zeppelin.records import BinlogPosition, KeyWrite
 from raftwood.zeppelin.resp import ErrorAnswer
 
 QUEUE_BYTES_MAX: Final = 2 << 20
-"""Beyond it, a partition is not read before some of it is stored."""
+"""A partition with more bytes queued is not read until some of them are stored."""
 VALUES_AT_ONCE: Final = 1_000
 RESTAMP_NS: Final = 60_000_000_000
 _BACKOFF: Final = Backoff(first_ms=50, longest_ms=2_000)
@@ -66,7 +66,7 @@ class CapturedPartition:
         snapshots: asyncio.Semaphore,
         moved: Callable[[], None],
     ) -> None:
-        """`moved` hears that there is room, or more to be done."""
+        """Calls `moved` when there is room in the queue or more work to do."""
         self._environment = environment
         self._kv = kv
         self._snapshots = snapshots
@@ -74,12 +74,12 @@ class CapturedPartition:
         self.rules = rules
         self.lane = lane
         self.stored = rules.point
-        """All up to it is in the stream."""
+        """Every record up to this point is in the stream."""
         self.changes = 0
         self.snapshot_count = self.cut_count = 0
         self.queued_bytes = 0
         self.snapshot_at: BinlogPosition | None = None
-        """Of the snapshot that is under way; None: there is none."""
+        """Position of the running snapshot; None: no snapshot is running."""
         self._queue: deque[Chunk] = deque()
         self._has_work = asyncio.Event()
         self._failures = 0
@@ -92,19 +92,19 @@ class CapturedPartition:
 
     @property
     def captured(self) -> Point | None:
-        """As `stored`, with what has no changes in it."""
+        """Like `stored`, but also counts records without changes."""
         return self.stored if self.queued_bytes else self.rules.point
 
     def follow(self, parent: "CapturedPartition") -> None:
-        """Begin where it was split off, once its parent is captured so far."""
+        """Starts at the split, once the parent is captured that far."""
         captured = parent.captured
         if captured is not None:
             self._add(self.rules.follow(parent.rules, captured, time_ns=self._now()))
             self._has_work.set()
 
     def restamp(self) -> None:
-        """Where nothing was stored for a while, say again how far it is: else all of the stream
-        since then would have to be read back.
+        """Repeats the point if nothing was stored for a while. Otherwise the next process has to
+        read back everything since then.
         """
         now_ns = self._environment.clock.monotonic_ns()
         if not self._queue and now_ns - self._stored_ns > RESTAMP_NS:
@@ -118,7 +118,7 @@ class CapturedPartition:
 
     @property
     def needed(self) -> BinlogWant:
-        """What has to stay in the binlog: what follows a snapshot is read once that is whole."""
+        """The records that the binlog must keep: a running snapshot needs those behind it."""
         at = self.snapshot_at
         if at is None:
             return self.rules.want
@@ -126,19 +126,19 @@ class CapturedPartition:
 
     @property
     def lag_records(self) -> int:
-        """Records that are done and not in the stream."""
+        """Number of records that are done but not yet in the stream."""
         stored = 0 if self.stored is None else self.stored.sequence
         return max(0, self.rules.reached - stored) if self.queued_bytes else self.rules.behind
 
     @property
     def lag_s(self) -> float:
-        """How long ago all that was done was in the stream."""
+        """Seconds since the stream last held all records that were done."""
         if self.rules.step is CaptureStep.READ and not self.lag_records:
             return 0.0
         return (self._environment.clock.monotonic_ns() - self._caught_up_ns) / 1e9
 
     def answered(self, want: BinlogWant, answer: BinlogAnswer) -> None:
-        """What a master said to a read; it does not count where another one said more meanwhile."""
+        """Handles a master's answer to a read, unless the wanted position has changed."""
         rules = self.rules
         if rules.step is not CaptureStep.READ or rules.want != want:
             return
@@ -164,11 +164,11 @@ class CapturedPartition:
         return self._environment.clock.wall_ns()
 
     def wake(self) -> None:
-        """There may be something to be done before anything is read."""
+        """Wakes `run`: there may be work that comes before the next read."""
         self._has_work.set()
 
     async def run(self) -> None:
-        """Store what comes, and mend what has to be, for ever."""
+        """Stores what was read and does the repairs that the rules ask for, for ever."""
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -183,7 +183,7 @@ class CapturedPartition:
                 await self.drain()
 
     async def drain(self) -> None:
-        """Store all that was read."""
+        """Stores all chunks in the queue."""
         while self._queue:
             body, count, point = bytearray(), 0, self._queue[0].point
             while self._queue and (not body or len(body) < CHUNK_BYTES):
@@ -214,7 +214,7 @@ class CapturedPartition:
         await asyncio.sleep(_BACKOFF.delay_s(self._failures, self._environment.random))
         self._failures += 1
 
-    # Where the binlog has another past, or none.
+    # When the binlog no longer continues from our point.
 
     async def _mend(self) -> None:
         rules = self.rules
@@ -263,9 +263,9 @@ class CapturedPartition:
 
 
 HELD_BYTES_MAX: Final = 64 << 20
-"""Of what all partitions have read and not stored, plus an answer of each master."""
+"""Bytes read but not yet stored, of all partitions; one answer of each master comes on top."""
 RECENT_BYTES_MAX: Final = 128 << 20
-"""Of keys that are kept for the case of a cut, of all partitions."""
+"""Bytes of recent keys, of all partitions; a repair after a cut needs them."""
 READ_BYTES: Final = 1 << 20
 WAIT_MS: Final = 1_000
 SOON_MS: Final = 10
@@ -277,17 +277,17 @@ _AGAIN_S: Final = 0.05
 
 
 class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is captured, into where, and under which name it is known again."""
+    """What to capture, where to store it, and the name that the next process resumes it by."""
 
     name: str
     project: str
     logstore: str
     wait_ms: int = WAIT_MS
-    """A read waits so long for records."""
+    """How long a read waits for records."""
 
 
 class Capture:
-    """Use `start`, then `run`."""
+    """Captures a table. Call `start`, then `run`."""
 
     def __init__(
         self,
@@ -318,9 +318,9 @@ class Capture:
         self._snapshots = asyncio.Semaphore(SNAPSHOTS_AT_ONCE)
         self._partitions: dict[int, CapturedPartition] = {}
         self._noted: dict[int, tuple[int, Position]] = {}
-        """Of each partition, its shard and where the last batch with a point stands."""
+        """For each partition: its shard, and the position of the last batch with a point."""
         self._reader = f"capture-{settings.name}"[:64]
-        """The name that holds the binlogs."""
+        """The reader's name, under which masters keep their binlogs."""
         self._tenure = 0
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._has_room = asyncio.Event()
@@ -336,9 +336,9 @@ class Capture:
         asking: AsyncKv,
         hub: AsyncLogHubClient,
     ) -> Self:
-        """Take over from whoever captured under the name before.
+        """Takes over from the process that captured under this name before.
 
-        `polling` waits for records all the time, so that it is used for nothing else.
+        `polling` spends its time waiting for records, so it serves nothing else.
         """
         checked_name("capture", settings.name)
         table = await asking.binlogs.partitions()
@@ -364,7 +364,7 @@ class Capture:
         return RECENT_BYTES_MAX // len(self._table.partitions)
 
     def _lane(self, table: TableBinlogs, partition: int) -> CaptureLane:
-        # What was split off goes to the same shard, behind what it was split off from.
+        # A split-off partition uses its parent's shard, behind the parent's records.
         root = root_of(table.partitions, partition)
         place = place_of(table.table, table.incarnation, root)
         return CaptureLane(self._stream, self._owner, partition, place=place)
@@ -386,7 +386,7 @@ class Capture:
         return captured
 
     def show(self, metrics: Metrics) -> None:
-        """Let its figures be seen."""
+        """Registers the metrics."""
         partitions = self._partitions
         metrics.pull_counter(
             "capture_changes_total",
@@ -421,13 +421,13 @@ class Capture:
         return self._table.table
 
     def problem(self) -> str:
-        """Why it does not get on; empty where it does."""
+        """Why capturing does not progress; empty if it does."""
         return next((each.problem for each in self._partitions.values() if each.problem), "")
 
     # Running.
 
     async def run(self) -> None:
-        """Until it is cancelled; `LaneTakenOver` where another process captures under the name."""
+        """Captures until cancelled; `LaneTakenOver` if another process captures under the name."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for each in self._partitions.values():
@@ -435,11 +435,11 @@ class Capture:
                 tasks.create_task(self._note())
                 tasks.create_task(self._look(tasks))
         except BaseExceptionGroup as group:
-            # One error ended all; the others are what that led to.
+            # The first error ended the group; the others follow from it.
             raise group.exceptions[0] from group
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
-        """See to it that every master is asked."""
+        """Keeps one poll running for each master."""
         while True:
             self._is_to_look.clear()
             with contextlib.suppress(Unavailable, DeadlineExceeded):
@@ -455,7 +455,7 @@ class Capture:
             await asyncio.sleep(_AGAIN_S)
 
     async def _learn(self, tasks: asyncio.TaskGroup) -> None:
-        """Take partitions up that were split off others."""
+        """Starts to capture partitions that were split off."""
         table = await self._asking.binlogs.partitions()
         if table.incarnation != self._table.incarnation:
             raise Conflict(f"table {table.table} was made anew: start another process for it")
@@ -476,12 +476,12 @@ class Capture:
                 self._partitions[each.number].follow(self._partitions[each.parent])
 
     async def _poll(self, address: str) -> None:
-        """Read from one master, for as long as it is one."""
+        """Reads from one node for as long as it is a master."""
         binlogs, settings = self._polling.binlogs, self._settings
         loop = asyncio.get_running_loop()
         renewed_at = loop.time()
         held: list[BinlogPosition] = []
-        """Of snapshots, whose records are known to be needed."""
+        """Positions of snapshots; the master knows that their records are needed."""
         while True:
             mine = binlogs.by_master(self._table.partitions).get(address, [])
             if not mine:
@@ -492,7 +492,7 @@ class Capture:
             begun = [each.snapshot_at for each in captured if each.snapshot_at is not None]
             is_due = loop.time() > renewed_at + RENEW_S or begun != held
             if len(ready) < len(mine) and is_due:
-                # What cannot be stored now is not read; its records are to stay all the same.
+                # A partition without room is not read, but its records must stay in the binlog.
                 renewed_at, held = loop.time(), begun
                 await binlogs.read(
                     address, self._reader, [each.needed for each in captured], bytes_max=0
@@ -503,7 +503,7 @@ class Capture:
                     async with asyncio.timeout(_AGAIN_S):
                         await self._has_room.wait()
                 continue
-            # Each has its turn to be the first, which gets the most of an answer.
+            # The first partition gets most of an answer; the shuffle gives each its turn.
             self._environment.random.shuffle(ready)
             asked = {each.rules.partition: each.rules.want for each in ready}
             answers = await binlogs.read(
@@ -518,7 +518,8 @@ class Capture:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if answers.partitions > len(self._table.partitions):
-                # Records behind a split are not taken before it is known which slots that left.
+                # After a split, take no records before we know which slots the partition still
+                # has.
                 self._is_to_look.set()
                 await asyncio.sleep(_AGAIN_S)
                 continue
@@ -529,7 +530,7 @@ class Capture:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _note(self) -> None:
-        """Note how much of each shard has to be read back by whoever comes next."""
+        """Notes from which position of each shard the next process has to read back."""
         while True:
             await asyncio.sleep(NOTE_S)
             positions: dict[int, Position] = {}

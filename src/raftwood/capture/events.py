@@ -9,12 +9,12 @@ A record has the fields below, as text:
     slots       of a flush: first-last; all keys in these slots are gone
     cause       why, where no record of a binlog is: begin, snapshot or repair
     mark        begin (of a process), snapshot (it is whole), cut (of what was captured), split,
-                still (nothing since; the point is told again)
+                still (no changes since; repeats the point)
     epoch, sequence, index      the record of the binlog, and the place in it
     origin      the name of the request, where it had one
 
-and its batch has the tags `table`, `partition`, and `capture`: who captured it, and how far.
-Whoever applies sets, deletes and flushes in the order of a shard has the table in the end.
+Its batch has the tags `table`, `partition` and `capture`; the last one holds the `Stamp`. A reader
+that applies sets, deletes and flushes in the order of a shard ends with the table.
 """
 
 import base64
@@ -33,19 +33,19 @@ Mark = Literal["begin", "snapshot", "cut", "split", "still"]
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a partition is captured: what is needed to go on there."""
+    """How far a partition is captured: all that is needed to resume there."""
 
     epoch: int = 0
     sequence: int = 0
-    """Of the last record of which something was captured."""
+    """The last record of which a change was captured."""
     index: int = 0
-    """So much of that record; 0: all of it."""
+    """How many changes of that record are captured; 0: all."""
     epochs: tuple[EpochStart, ...] = ()
-    """Of what was captured, the last ones."""
+    """The latest epochs of the captured records."""
     repairing: BinlogPosition | None = None
-    """Values were fetched that are of this position: a binlog without it is of another past."""
+    """Values were fetched at this position: a binlog without it has another past."""
     is_snapshot: bool = False
-    """A snapshot has begun, and is not whole."""
+    """A snapshot has begun and is not complete."""
 
     @property
     def position(self) -> BinlogPosition:
@@ -53,21 +53,21 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whose batch it is, and what holds once it is stored."""
+    """The capture that a batch belongs to, and the point that holds once it is stored."""
 
     name: str
-    """Of the capture."""
+    """The capture's name."""
     incarnation: int
-    """Of the table."""
+    """The table's incarnation."""
     partition: int
     tenure: int
-    """Of the process: a later one has a larger one."""
+    """The process's tenure: a later process has a larger one."""
     chunk: int
-    """Of the tenure; they follow one another."""
+    """Number of the chunk in its tenure, without gaps."""
     process: str = ""
-    """Drawn when it was started; with its first batch alone."""
+    """Random id of the process; only its first batch has it."""
     point: Point | None = None
-    """None: as the batch before it."""
+    """None: the point is that of the batch before."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -75,7 +75,7 @@ _decoder = msgspec.json.Decoder(Stamp)
 
 
 def encode_stamp(stamp: Stamp, *, table: str) -> bytes:
-    """What all records of a batch share."""
+    """Encodes what all records of a batch share."""
     tags = (
         (b"table", exact_text(table)),
         (b"partition", b"%d" % stamp.partition),
@@ -85,7 +85,7 @@ def encode_stamp(stamp: Stamp, *, table: str) -> bytes:
 
 
 def decode_stamp(tags: Mapping[str, str | bytes]) -> Stamp | None:
-    """Of a batch; None where it is not of a capture."""
+    """Decodes a batch's stamp; None if no capture wrote the batch."""
     found = tags.get(TAG)
     if found is None:
         return None
@@ -103,7 +103,7 @@ def encode_write(
     at: Mapping[str, str],
     time_ns: int,
 ) -> bytes:
-    """What a key has from now on; `at` is what else is known of it."""
+    """Encodes the new value of a key; `at` holds the further fields."""
     fields: dict[str, str | bytes] = {"op": "set"}
     _add(fields, "key", write.key)
     if write.data is None:
@@ -128,7 +128,7 @@ def encode_mark(mark: Mark, at: Mapping[str, str], time_ns: int) -> bytes:
 def changes_of(
     record: BinlogRecord, slots: range, *, time_ns: int, skipped: int = 0
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """The changes of a record but for the first ones, encoded, each with its key; None: a flush."""
+    """Yields a record's changes behind the first `skipped`, each with its key; None: a flush."""
     shared = {"epoch": str(record.epoch), "sequence": str(record.sequence)}
     if record.origin is not None:
         producer, number = record.origin
@@ -145,7 +145,7 @@ def changes_of(
 
 
 def count_of(record: BinlogRecord) -> int:
-    """How many changes it has."""
+    """Number of changes in a record."""
     return len(record.writes) + record.flushes
 
 
@@ -162,7 +162,7 @@ def _add(fields: dict[str, str | bytes], name: str, data: bytes) -> None:
 
 
 def write_of(contents: Mapping[str, str | bytes]) -> KeyWrite:
-    """Of a record with `op` set or delete."""
+    """The write of a record with `op` set or delete."""
     key = _data(contents, "key")
     if key is None:
         raise ProtocolError("a captured change has no key")
@@ -175,7 +175,7 @@ def write_of(contents: Mapping[str, str | bytes]) -> KeyWrite:
 
 
 def slots_of(contents: Mapping[str, str | bytes]) -> range:
-    """Of a record with `op` flush."""
+    """The slots of a record with `op` flush."""
     first, _, last = str(contents.get("slots", "")).partition("-")
     try:
         return range(int(first), int(last) + 1)

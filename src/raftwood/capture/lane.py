@@ -1,16 +1,16 @@
-"""The way of one partition's chunks into its shard: in order, each once, by one process at a time.
+"""Stores one partition's chunks in its shard: in order, each once, from one process at a time.
 
 A partition has a producer's name, and each process that captures it a tenure: a chunk is stored
 under the sequence (tenure, chunk). The log knows a producer's last sequences, stores none of them
 twice, and refuses what is far behind the last one. So the first chunk of a larger tenure is a
-fence: what a process of a smaller one sends later is refused, and nothing is stored that nobody has
-read back.
+fence: the log refuses what a process of a smaller tenure sends later, and the new process reads
+back all that was stored before.
 
-Where the shard was split or merged, the log of the next one knows nothing of such fences. So a
-process goes on there only once it has read the former shard to its end, which is final, and has
-found no larger tenure in it: whoever takes over from now on puts its fence into the next shard.
+After a split or merge, the next shard's log does not know these fences. So a process continues
+there only after it has read the former shard to its final end and found no larger tenure: a process
+that takes over from now on puts its fence into the next shard.
 
-`HubStream` is the logstore that changes are captured into: batches in by name, and read back.
+`HubStream` is the target logstore: it stores batches under a producer's name and reads them back.
 """
 
 from collections.abc import AsyncIterator
@@ -35,12 +35,12 @@ _PULL_BYTES: Final = 4 << 20
 
 
 def place_of(table: str, incarnation: int, partition: int) -> str:
-    """Where a partition stands among the key ranges: in one shard, whatever becomes of it."""
+    """The hash key of a partition, fixed for ever: it selects the shard."""
     return hash_key(f"{table}/{incarnation}/{partition}".encode())
 
 
 def shard_at(shards: list[Shard], place: str) -> Shard | None:
-    """Who takes what belongs to a place; None where nobody does for now."""
+    """The shard that accepts writes for a hash key; None if there is none at the moment."""
     found = [
         each
         for each in shards
@@ -50,7 +50,7 @@ def shard_at(shards: list[Shard], place: str) -> Shard | None:
 
 
 class HubStream:
-    """One logstore."""
+    """The logstore that changes are captured into."""
 
     def __init__(self, client: AsyncLogHubClient, *, project: str, logstore: str) -> None:
         self._client = client
@@ -77,8 +77,8 @@ class HubStream:
     async def batches(
         self, shard: int, *, start: Position, through: Position
     ) -> AsyncIterator[PulledBatch]:
-        """From a position on to what is the end now, and through another one at least; what was
-        freed meanwhile is left out.
+        """Yields the batches from `start` up to the shard's present end, and at least through
+        `through`. Skips batches that were freed meanwhile.
         """
         end = max(await self.end(shard), through + 1)
         while start < end:
@@ -92,7 +92,7 @@ class HubStream:
             start = pulled.next
 
     async def batch_at(self, shard: int, position: Position) -> PulledBatch | None:
-        """The one that stands there; None where it was freed."""
+        """Returns the batch at this position; None if it was freed."""
         pulled = await self._client.pull(
             self.project, self.logstore, shard=shard, position=position, batches_max=1
         )
@@ -111,7 +111,7 @@ class LaneTakenOver(Conflict):
 
 
 class LaneOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who captures what."""
+    """The capture and the process that store a batch."""
 
     name: str
     process: str
@@ -122,7 +122,7 @@ class LaneOwner(msgspec.Struct, frozen=True, kw_only=True):
         return f"capture-{self.name}-{self.incarnation}-{partition}"
 
     def is_of(self, stamp: Stamp | None) -> bool:
-        """Whether a batch is of this capture, whichever process put it."""
+        """Whether a batch belongs to this capture, whichever process stored it."""
         return stamp is not None and (stamp.name, stamp.incarnation) == (
             self.name,
             self.incarnation,
@@ -130,7 +130,7 @@ class LaneOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaptureLane:
-    """Of one partition; one put at a time."""
+    """Stores one partition's chunks; one put at a time."""
 
     def __init__(self, stream: HubStream, owner: LaneOwner, partition: int, *, place: str) -> None:
         self._stream = stream
@@ -141,17 +141,17 @@ class CaptureLane:
         self._chunk = 0
         self.shard: int | None = None
         self.stored_at = Position(0)
-        """Where the last chunk stands in the shard."""
+        """Position of the last chunk in the shard."""
 
     async def begin(self, tenure: int, *, time_ns: int) -> None:
-        """Put the fence of a tenure; `SequenceForgotten` where there is a larger one."""
+        """Stores the fence of a tenure; `SequenceForgotten` if the log has a larger tenure."""
         self._tenure, self._chunk = tenure, 0
         body = encode_mark("begin", {}, time_ns)
         await self._put(body, 1, self._stamp(0, process=self._owner.process))
 
     async def join(self, tenure: int, *, time_ns: int) -> None:
-        """As `begin`, where the tenure has begun in other lanes; `LaneTakenOver` where another
-        process has done so, with the same one or a larger.
+        """Like `begin`, for a tenure that has begun in other lanes. Raises `LaneTakenOver` if
+        another process has stored a fence of the same or a larger tenure.
         """
         try:
             await self.begin(tenure, time_ns=time_ns)
@@ -164,11 +164,11 @@ class CaptureLane:
             raise self._taken_over()
 
     async def put(self, body: bytes, count: int, point: Point) -> None:
-        """Store changes; `LaneTakenOver` where another process does so from now on.
+        """Stores changes; raises `LaneTakenOver` if another process has taken over.
 
-        After another error the same has to be given again, before anything else.
+        After any other error the caller must put the same changes again before others.
         """
-        # After a failure nobody knows whether it is stored: it is given again, under its number.
+        # A failed put may have been stored: the retry uses the same number.
         try:
             await self._put(body, count, self._stamp(self._chunk + 1, point=point))
         except SequenceForgotten as error:
@@ -206,7 +206,7 @@ class CaptureLane:
                 return
 
     async def _check_former(self, shard: int) -> None:
-        """A shard that takes no more has no fence of another behind our last chunk."""
+        """Raises `LaneTakenOver` if an ended shard has another's fence behind our last chunk."""
         try:
             found = self._stream.batches(shard, start=self.stored_at, through=self.stored_at)
             async for batch in found:
@@ -219,7 +219,7 @@ class CaptureLane:
                 ):
                     raise self._taken_over()
         except ShardNotFound:
-            pass  # deleted, with all that was in it
+            pass  # deleted, with all its batches
 
     async def _heir(self) -> int:
         async def find() -> Shard | None:

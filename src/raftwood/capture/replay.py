@@ -1,10 +1,10 @@
 """`TableReplay`: applies a stream of changes to a table, shard by shard, as a lease consumer does.
 
-Whoever gets a shard first puts a fence into all partitions of the table (`FENCE`): what an earlier
-owner sends from now on, however late, is refused there. It goes on at the checkpoint, and applies
-what follows in order, some of it for the second time: writes are absolute, so that the table has in
-the end what the stream says, and nobody else writes an older value behind a newer one. Of the
-writes between two flushes the last one of each key counts.
+The new owner of a shard first puts a fence into all partitions of the table (`FENCE`): they refuse
+what an earlier owner sends later. It resumes at the checkpoint and applies what follows in order,
+some of it for the second time. Writes are absolute, so the table ends as the stream says, and no
+older value lands behind a newer one. Between two flushes, only the last write of each key is
+applied.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,17 +25,17 @@ from raftwood.zeppelin.slots import slot_of
 
 WRITES_MAX: Final = 2_000
 WRITES_BYTES_MAX: Final = 1 << 20
-"""Of one step, plus one."""
+"""Bytes of one step; one write may exceed it."""
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Give keys what they have from now on."""
+    """Writes keys."""
 
     writes: tuple[KeyWrite, ...]
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """Delete all keys in these slots."""
+    """Deletes all keys in these slots."""
 
     slots: range
 
@@ -44,7 +44,7 @@ Step = Apply | Clear
 
 
 def steps_of(contents: Iterable[Mapping[str, str | bytes]]) -> Iterator[Step]:
-    """What some records of a shard come to."""
+    """Yields the steps that some records of a shard amount to."""
     pending: dict[bytes, KeyWrite] = {}
     size = 0
     for each in contents:
@@ -69,12 +69,12 @@ def steps_of(contents: Iterable[Mapping[str, str | bytes]]) -> Iterator[Step]:
 
 TENURE_SHIFT: Final = 40
 DRAWN_SHIFT: Final = 24
-"""Below the tenure stand 16 bits that are drawn: of two who begin at once, one is refused."""
+"""16 random bits stand below the tenure: of two owners that begin at once, one is refused."""
 _log = get_logger("replay")
 
 
 class TableReplay(AsyncProcessor):
-    """Of one shard."""
+    """Applies one shard to the table."""
 
     def __init__(self, environment: Environment, kv: AsyncKv, *, group: str) -> None:
         self._environment = environment
@@ -121,7 +121,7 @@ class TableReplay(AsyncProcessor):
         left = await self._kv.clear(self._producer, await self._next(), slots)
         if not left:
             return
-        # Some partitions have other slots as well: their keys are looked at one by one.
+        # Some partitions have other slots too: find their keys by a scan.
         _log.info("keys of a flush are deleted one by one", first=slots[0], last=slots[-1])
         found: list[KeyWrite] = []
         async for key in self._kv.scan():

@@ -1,19 +1,18 @@
-"""What is captured of one partition, and what is done where its binlog has another past. No I/O.
+"""Rules that capture one partition, also where a failover cut its binlog. No I/O.
 
     read behind the point ──unknown──▶ where do we part ──▶ values of the keys that were cut ──┐
        ▲          │                            │ not known                                      │
        │          └───────purged───────▶ snapshot ──────────────────────────────────────────────┤
        └────────────────────────────────────────────────────────────────────────────────────────┘
 
-Records become chunks, which are stored in their order, each with the point that holds from then on:
-so a process that comes later goes on with the point of the last chunk that is stored. Where a
-failover took records back that were captured, the present values of the keys that they touched
-follow, as at a slave that has such records (`zeppelin/replication/trysync`): what the stream gives
-in the end is what the table has. Where the records that follow are purged, all keys of the
-partition's slots are told anew.
+Records become chunks. The caller stores chunks in order, each with the point that holds from then
+on, so a later process resumes at the point of the last stored chunk. If a failover took back
+captured records, the stream gets the present values of the keys that they touched (a slave with
+such records does the same): so the stream ends with what the table has. If the next records are
+purged, a snapshot of all keys follows.
 
-The caller does what `step` says and tells what came of it (`read`, `parted`, `valued`, …), and
-stores the chunks that it is given, in order, before it asks for another step than a read.
+The caller does what `step` says and reports the result (`read`, `parted`, `valued`, …). It stores
+the returned chunks in order before it takes any step but a read.
 """
 
 from collections import deque
@@ -45,14 +44,14 @@ from raftwood.zeppelin.replication.epochs import epoch_at, epochs_up_to
 
 
 def root_of(partitions: Sequence[PartitionSlots], number: int) -> int:
-    """The partition that was there from the beginning, of which this one is a part."""
+    """Returns the original partition that this one is a part of."""
     while (parent := partitions[number].parent) is not None:
         number = parent
     return number
 
 
 def slots_at(partitions: Sequence[PartitionSlots], number: int, sequence: int) -> range:
-    """The slots of a partition when it wrote a record: those of its later parts are among them."""
+    """Returns a partition's slots when it wrote a record, with those of its later parts."""
     own = partitions[number]
     stop = own.stop
     for each in partitions:
@@ -62,19 +61,19 @@ def slots_at(partitions: Sequence[PartitionSlots], number: int, sequence: int) -
 
 
 _KEY_BYTES = 100
-"""About what a key takes besides its bytes."""
+"""Estimated memory of a key besides its bytes."""
 
 
 class RecentKeys:
-    """Of one partition, within a bound on memory."""
+    """The keys that a partition's latest records touched, within a bound on memory."""
 
     def __init__(self, *, bytes_max: int, floor: int = 0) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._keys: deque[tuple[int, bytes | None]] = deque()
-        """By their records' sequences; None: a flush."""
+        """The keys, with their records' sequences; None: a flush."""
         self.floor = floor
-        """The keys of all captured records behind this one are known."""
+        """All keys of captured records behind this sequence are known."""
 
     def add(self, sequence: int, key: bytes | None) -> None:
         self._keys.append((sequence, key))
@@ -84,7 +83,7 @@ class RecentKeys:
             self._bytes -= _size(forgotten)
 
     def behind(self, sequence: int) -> list[bytes] | None:
-        """The keys that records behind one touched; None where they are not known, or too many."""
+        """Returns the keys that records behind a sequence touched; None if that is not known."""
         if sequence < self.floor:
             return None
         found: dict[bytes, None] = {}
@@ -97,12 +96,12 @@ class RecentKeys:
         return list(found)
 
     def cut(self, sequence: int) -> None:
-        """Records behind one did not happen."""
+        """Forgets the records behind a sequence: they were cut."""
         while self._keys and self._keys[-1][0] > sequence:
             self._bytes -= _size(self._keys.pop()[1])
 
     def begin(self, sequence: int) -> None:
-        """Nothing before a sequence is known any more."""
+        """Forgets all keys; knowledge begins behind this sequence."""
         self._keys.clear()
         self._bytes = 0
         self.floor = sequence
@@ -113,7 +112,7 @@ def _size(key: bytes | None) -> int:
 
 
 CHUNK_BYTES: Final = 512 << 10
-"""A chunk has so much, plus one change."""
+"""Bytes of a chunk; one change may exceed it."""
 EPOCHS_KEPT: Final = 64
 _NONE: Final = range(0)
 
@@ -124,27 +123,27 @@ class Chunk(msgspec.Struct, frozen=True):
     body: bytes
     count: int
     point: Point
-    """Once they are stored."""
+    """The point that holds once they are stored."""
 
 
 class CaptureStep(Enum):
-    """What is to be done next."""
+    """What the caller does next."""
 
     WAIT = 0
-    """For the partition that this one was split from."""
+    """Wait for the partition that this one was split from."""
     READ = 1
-    """The records that `want` says."""
+    """Read the records that `want` names."""
     PART = 2
-    """Ask the master where its binlog and `point` part; answer `parted`."""
+    """Ask the master where its binlog and `point` part; report by `parted`."""
     VALUES = 3
-    """Ask for the values of `cut_keys` at a master that has the record `cut_at`; `valued`, or
-    `again` where it has not."""
+    """Ask a master that has the record `cut_at` for the values of `cut_keys`; report by `valued`,
+    or by `again` if the master lacks the record."""
     SNAPSHOT = 4
-    """Take one: `snapshot_begun`, `snapshot_page`, `snapshot_ended`."""
+    """Take a snapshot: `snapshot_begun`, `snapshot_page`, `snapshot_ended`."""
 
 
 class _Body:
-    """Changes on their way into chunks."""
+    """Collects changes into chunks."""
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -170,29 +169,29 @@ class _Body:
 
 
 class PartitionRules:
-    """One partition of one table."""
+    """Captures one partition of one table."""
 
     def __init__(
         self, partition: int, family: Sequence[PartitionSlots], *, recent: RecentKeys
     ) -> None:
         self.partition = partition
         self.family = family
-        """All partitions of the table; no record is read that is of a later one."""
+        """All partitions of the table; has each split-off partition before its records are read."""
         self.point: Point | None = None
-        """Of all that was made chunks of; None: nothing was captured yet."""
+        """Point of all changes made into chunks; None: none yet."""
         self.step = CaptureStep.WAIT
         self.cut_keys: Sequence[bytes] = ()
         self.reached = 0
-        """All records up to it are done, as was heard last."""
+        """The master's last answer: all records up to this one are done."""
         self.since = 0
-        """All records behind this one were captured one by one, up to the point."""
+        """All records from here to the point were captured one by one."""
         self._recent = recent
         self._cut_at = 0
         self._told = 0
-        """Of the snapshot or repair that is under way."""
+        """Values emitted by the running snapshot or repair."""
 
     def begin(self, point: Point | None) -> None:
-        """Go on behind a point; None: there is none yet."""
+        """Resumes behind a point; None: there is none yet."""
         self.point = point
         self.since = 0 if point is None else point.sequence
         self.step = CaptureStep.READ
@@ -200,14 +199,14 @@ class PartitionRules:
             self.step = CaptureStep.SNAPSHOT
 
     def follow(self, parent: "PartitionRules", captured: Point, *, time_ns: int) -> list[Chunk]:
-        """The partition that this one was split off is captured up to a point; what is to be stored
-        first, once that is far enough.
+        """Notes that the parent is captured up to a point. Returns the first chunks once the point
+        reaches the split.
         """
         split_at = self.family[self.partition].split_at
         if self.step is not CaptureStep.WAIT or captured.is_snapshot:
             return []
         if parent.since > split_at.sequence:
-            # It was told as a whole behind the split, and so without what this one has.
+            # A snapshot captured the parent after the split, so without this partition's keys.
             self.step = CaptureStep.SNAPSHOT
             return []
         if captured.sequence - bool(captured.index) < split_at.sequence:
@@ -224,7 +223,7 @@ class PartitionRules:
 
     @property
     def behind(self) -> int:
-        """So many records that are done were not read yet."""
+        """Number of records that are done and not yet read."""
         return max(0, self.reached - (0 if self.point is None else self.point.sequence))
 
     # Reading.
@@ -236,11 +235,11 @@ class PartitionRules:
         return BinlogWant(self.partition, point.repairing or point.position, first)
 
     def read(self, encoded: Sequence[bytes], *, reached: int, time_ns: int) -> list[Chunk]:
-        """Records from the wanted one on."""
+        """Takes the records from the wanted one on."""
         self.reached = max(self.reached, reached)
         body = _Body()
         if self.point is None:
-            # Whoever reads the stream may have keys of a table that had this name before.
+            # A reader of the stream may have keys of an earlier table of this name.
             self.point = Point()
             slots = slots_at(self.family, self.partition, 1)
             body.add(encode_flush(slots, _because("begin"), time_ns))
@@ -274,25 +273,25 @@ class PartitionRules:
         self.point = following
 
     def unknown(self) -> None:
-        """The binlog does not contain the position."""
+        """Notes that the binlog does not contain the position."""
         assert self.point is not None
-        # Values of a past that is gone are among what was stored: who knows of which keys.
+        # The stream has values from a past that is gone, and their keys are not known.
         self.step = CaptureStep.SNAPSHOT if self.point.repairing is not None else CaptureStep.PART
 
     def purged(self) -> None:
-        """The wanted record is gone."""
+        """Notes that the wanted record was purged."""
         self.step = CaptureStep.SNAPSHOT
 
     # After a cut.
 
     @property
     def known_epochs(self) -> tuple[tuple[EpochStart, ...], int]:
-        """Of what was captured, and its last sequence."""
+        """The epochs of the captured records, and the last sequence."""
         assert self.point is not None
         return self.point.epochs, self.point.sequence
 
     def parted(self, common: int | None) -> None:
-        """The binlog is the same up to a sequence; None: that is not known."""
+        """Notes up to which sequence the binlog is the same; None: not known."""
         keys = None if common is None else self._recent.behind(common)
         if common is None or keys is None:
             self.step = CaptureStep.SNAPSHOT
@@ -301,12 +300,12 @@ class PartitionRules:
 
     @property
     def cut_at(self) -> BinlogPosition:
-        """The last captured record that happened."""
+        """The last captured record that still exists."""
         assert self.point is not None
         return BinlogPosition(epoch_at(self.point.epochs, self._cut_at), self._cut_at)
 
     def valued(self, now: KeysNow | None, *, time_ns: int) -> list[Chunk]:
-        """What the cut keys have now; None where there are none of them."""
+        """Takes the present values of the cut keys; None if there are no such keys."""
         point, cut = self.point, self._cut_at
         assert point is not None
         repairing = None if now is None or now.position.sequence <= cut else now.position
@@ -320,7 +319,7 @@ class PartitionRules:
         at = {"epoch": str(after.epoch), "sequence": str(cut)}
         self._told = 0
         self._put_writes(() if now is None else now.writes, "repair", at, body, time_ns, point)
-        # Last: whoever reads it back knows that all keys were put right.
+        # The mark comes last: it says that all keys are repaired.
         body.add(encode_mark("cut", at, time_ns))
         body.seal(after)
         self._recent.cut(cut)
@@ -329,12 +328,12 @@ class PartitionRules:
         return body.chunks
 
     def again(self) -> None:
-        """What was to be done about a cut failed half-way: ask anew where that is."""
+        """Restarts the repair of a cut that failed half-way: ask again where the binlogs part."""
         if self.step is CaptureStep.VALUES:
             self.step = CaptureStep.PART
 
     def still(self, *, time_ns: int) -> list[Chunk]:
-        """The point again, so that it stands near the end of the stream."""
+        """Repeats the point, so that it stands near the end of the stream."""
         body = _Body()
         if self.point is not None and self.step is CaptureStep.READ:
             at = {"epoch": str(self.point.epoch), "sequence": str(self.point.sequence)}
@@ -345,7 +344,7 @@ class PartitionRules:
     # Snapshots.
 
     def snapshot_begun(self, slots: range, *, time_ns: int) -> list[Chunk]:
-        """All keys of the slots follow."""
+        """Notes that all keys of these slots follow."""
         point = self.point = msgspec.structs.replace(self.point or Point(), is_snapshot=True)
         self._told = 0
         body = _Body()
@@ -364,7 +363,7 @@ class PartitionRules:
         return body.chunks
 
     def snapshot_ended(self, position: BinlogPosition, *, time_ns: int) -> list[Chunk]:
-        """All of them came; the binlog goes on behind the position."""
+        """Notes that the snapshot is complete; reading resumes behind the position."""
         epoch, sequence = position.epoch, position.sequence
         epochs = (EpochStart(epoch, sequence),) if sequence else ()
         self.point = Point(epoch=epoch, sequence=sequence, epochs=epochs)
@@ -398,7 +397,7 @@ def _because(cause: Cause) -> dict[str, str]:
 
 
 def _behind(point: Point, record: BinlogRecord) -> Point:
-    """The point once all of a record was captured."""
+    """Returns the point behind a record."""
     epochs = point.epochs
     if not epochs or epochs[-1].epoch != record.epoch:
         epochs = (*epochs, EpochStart(record.epoch, record.sequence))[-EPOCHS_KEPT:]

@@ -1,8 +1,8 @@
-"""How a process finds out where the one before it ended, and makes sure that it did.
+"""Finds where the former process ended, and fences that process off.
 
-It reads back the end of the stream, from what the process before noted; puts its fence into each
-partition's way (`lane`); then reads on, through its own fences: what stands before them is all that
-was ever stored, and is what it goes on from. A note that is too old costs time, and nothing else.
+The new process reads the stream from the former process's notes to the end, puts its fence into
+each partition's `lane`, and reads on through its own fences. What stands before them is all that
+former processes stored; it resumes from there. An old note costs time, nothing else.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ class ResumePoint:
         self.recent = RecentKeys(bytes_max=recent_bytes_max)
         self.shard: int | None = None
         self.stored_at = Position(0)
-        """Where the last batch with a point stands."""
+        """Position of the last batch with a point."""
         self.tenure = 0
         self.process = ""
-        """Who put the last fence."""
+        """The process that put the last fence."""
 
     def take(self, stamp: Stamp, contents: list[Contents], batch: PulledBatch) -> None:
         self.tenure = max(self.tenure, stamp.tenure)
@@ -47,12 +47,12 @@ class ResumePoint:
 
 
 def _floor(contents: list[Contents], point: Point) -> int:
-    """The keys of which records are known, where these are the first that are read back."""
+    """The sequence behind which all keys are known, if reading back begins with these records."""
     first = contents[0] if contents else {}
     is_change = "cause" not in first and first.get("op") != "mark" and "sequence" in first
     if not is_change:
         return point.sequence
-    # Of the first record there may be more in the batch before.
+    # The batch before may have more of the first record.
     return int(first["sequence"])
 
 
@@ -69,7 +69,7 @@ def _note(recent: RecentKeys, contents: Contents, point: Point) -> None:
 
 
 class ReadBack:
-    """The end of a stream, as far as one capture has put it there."""
+    """Reads back the end of a stream: the batches of one capture."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class ReadBack:
         *,
         recent_bytes_max: int,
     ) -> None:
-        """Of a shard of which nothing is noted all is read."""
+        """Shards without a note are read from their beginning."""
         self._stream = stream
         self._owner = owner
         self._recent_bytes_max = recent_bytes_max
         self.positions = dict(noted)
-        """Of each shard, what is read next."""
+        """For each shard, the next position to read."""
         self.found: dict[int, ResumePoint] = {}
 
     async def advance(self, lanes: Iterable[CaptureLane]) -> None:
-        """Read what there is, and through the last chunks of these lanes; parents first."""
+        """Reads all shards to their ends, through these lanes' last chunks; parents first."""
         through: dict[int, Position] = {}
         for lane in lanes:
             assert lane.shard is not None
@@ -112,7 +112,7 @@ class ReadBack:
         found.take(stamp, rows.contents, batch)
 
     def is_fenced(self, partition: int, tenure: int) -> bool:
-        """Whether the last fence is of this process."""
+        """Whether this process put the last fence."""
         found = self.found.get(partition)
         return found is not None and (found.tenure, found.process) == (tenure, self._owner.process)
 
@@ -124,16 +124,16 @@ class ReadBack:
 async def take_over(
     environment: Environment, back: ReadBack, lanes: dict[int, CaptureLane], owner: LaneOwner
 ) -> int:
-    """Put a fence into each lane, so that nobody else stores anything any more; the tenure."""
+    """Puts a fence into each lane, which stops all other processes, and returns the tenure."""
     await back.advance(())
     tenure = back.tenure + 1
     for attempt in range(ATTEMPTS_MAX):
         if not await _begin(lanes.values(), tenure, environment.clock.wall_ns()):
-            # A tenure that is not read back, from long ago: the next ones are tried ever faster.
+            # The log knows a larger tenure from long ago that was not read back: double the step.
             tenure += 1 << attempt
             continue
         await back.advance(lanes.values())
-        # A fence of the same tenure may have been there before, of a process that came no further.
+        # A process that came no further may have put a fence of the same tenure before ours.
         if all(back.is_fenced(each, tenure) for each in lanes):
             return tenure
         tenure = max(tenure, back.tenure) + 1
@@ -141,7 +141,7 @@ async def take_over(
 
 
 async def _begin(lanes: Iterable[CaptureLane], tenure: int, time_ns: int) -> bool:
-    """Whether all fences were put."""
+    """Puts the fence of a tenure into each lane; False if any of them was refused."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(lane: CaptureLane) -> bool:

@@ -1,4 +1,4 @@
-"""What stores have in common: all of them how they write, those with a state of their own more."""
+"""Common parts of the stores: how all of them write, and how those with their own state read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,7 +24,7 @@ class CommandWriter:
     """The writing half of a `MetaStore`; a subclass says how commands are agreed on."""
 
     async def _execute(self, command: Command) -> bytes:
-        """Agree on a command, apply it, and give its result."""
+        """Agrees on a command, applies it, and returns its result."""
         raise NotImplementedError
 
     async def compare_and_set(
@@ -60,7 +60,7 @@ class CommandWriter:
 class CommandStore(CommandWriter):
     """A `MetaStore` that applies the commands itself, to a `MetastoreState`.
 
-    A subclass keeps `_state`, and calls `_tell_change` whenever that has changed.
+    A subclass keeps `_state` and calls `_tell_change` after each change of it.
     """
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class CommandStore(CommandWriter):
         self._changed = asyncio.Event()
 
     async def _fresh(self) -> MetastoreState:
-        """The state, with all that was answered to anybody before the call."""
+        """Returns a state that includes everything answered to any caller before this call."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
-        """`ShuttingDown` where the store is closed, or what else ended it."""
+        """Raises `ShuttingDown` if the store is closed, or the error that ended it."""
         raise NotImplementedError
 
     def _tell_change(self) -> None:
@@ -98,7 +98,7 @@ class CommandStore(CommandWriter):
             for changes in self._state.changes(prefix, after_version=after_version):
                 after_version = changes[0].version
                 yield changes
-            # Nothing below the prefix happened up to there: removals elsewhere may be forgotten.
+            # Nothing below the prefix changed up to there; removals elsewhere may be forgotten.
             after_version = max(after_version, now_at)
             await changed.wait()
 

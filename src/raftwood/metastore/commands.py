@@ -1,7 +1,7 @@
-"""Commands and results of the metastore, as bytes: what a log keeps and a raft group agrees on.
+"""Commands and results of the metastore as bytes, as logs keep them and raft groups agree on them.
 
-A command with fields that are not known is refused: skipping them could fail on one replica and not
-on another, for how deep they may be nested depends on the stack.
+A command with unknown fields is refused. Skipping them could fail on one replica and not on
+another, because the depth of nesting that a decoder takes depends on its stack.
 """
 
 import msgspec
@@ -13,12 +13,12 @@ KEY_BYTES_MAX = 512
 VALUE_BYTES_MAX = 512 << 10
 TRANSACTION_KEYS_MAX = 64
 TRANSACTION_BYTES_MAX = 640 << 10
-"""Of both branches: a command stays below what ZooKeeper takes in one request, 1 MiB."""
+"""Bytes of both branches: a command stays below ZooKeeper's limit for one request, 1 MiB."""
 TTL_MS_MAX = 24 * 3600 * 1000
 
 
 class Transact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """Carry out one of two branches."""
+    """Runs one of two branches, as the comparisons decide."""
 
     compares: tuple[Compare, ...]
     then: tuple[KeyOperation, ...]
@@ -26,39 +26,39 @@ class Transact(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class GrantLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """Begin a lease."""
+    """Grants a lease."""
 
     ttl_ms: int
 
 
 class KeepAlive(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """Begin a lease's time anew."""
+    """Renews a lease for its full time."""
 
     lease: int
 
 
 class RevokeLease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """End a lease and remove its keys."""
+    """Ends a lease and removes its keys."""
 
     lease: int
 
 
 class ExpireLeases(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
-    """Time has passed: end the leases that are due."""
+    """Ends the leases whose time is over."""
 
 
 Command = Transact | GrantLease | KeepAlive | RevokeLease | ExpireLeases
 
 
 class Transacted(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Which branch was taken, and the store's version after it."""
+    """Says which branch ran, and the store's version after it."""
 
     held: bool
     version: int
 
 
 class MetastoreDone(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The command was carried out; for a new lease, its number."""
+    """The command succeeded; for a new lease, its number."""
 
     lease: int = 0
 
@@ -89,7 +89,7 @@ def decode_command(data: bytes) -> Command:
 
 
 def decode_result(data: bytes) -> Transacted | MetastoreDone:
-    """The result, or the error that it tells of, raised."""
+    """Returns the result; raises the error that it carries."""
     result = _results.decode(data)
     if isinstance(result, MetastoreFailed):
         raise error_class(result.code)(result.message)
@@ -97,7 +97,7 @@ def decode_result(data: bytes) -> Transacted | MetastoreDone:
 
 
 def outcome(data: bytes) -> TransactionOutcome:
-    """The result of a transaction."""
+    """Returns the result of a transaction."""
     result = decode_result(data)
     assert isinstance(result, Transacted)
     return TransactionOutcome(result.held, result.version)
@@ -108,7 +108,7 @@ def failed(error: RaftwoodError) -> MetastoreFailed:
 
 
 def check_key(key: str) -> None:
-    """`InvalidInput` or `TooLarge` where a key is not one."""
+    """Raises `InvalidInput` or `TooLarge` if a key is not valid."""
     if not key or not key.isprintable():
         raise InvalidInput(f"key {key[:80]!r} is not allowed: use one or more printable characters")
     if len(key.encode()) > KEY_BYTES_MAX:
@@ -116,7 +116,7 @@ def check_key(key: str) -> None:
 
 
 def check_command(command: Command) -> None:
-    """Whether a command keeps to the limits, asked before it is carried out."""
+    """Raises if a command exceeds the limits; called before the command runs."""
     if isinstance(command, GrantLease):
         if not 1 <= command.ttl_ms <= TTL_MS_MAX:
             raise InvalidInput(f"a lease of {command.ttl_ms} ms: give 1 to {TTL_MS_MAX}")

@@ -1,8 +1,8 @@
 """`FileMetaStore`: a metastore in one data folder, over the segment log.
 
-A command is written to the log with its time, and applied and answered once it is durable: nobody
-sees what a crash could take back. Time is the store's own: it stands still while the store is
-closed, so that a lease does not end because its store was away.
+A command goes to the log with its time, and is applied and answered once it is durable: no caller
+sees what a crash could take back. The store has its own time, which stands still while it is
+closed, so a closed store ends no lease.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from raftwood.metastore.rules import REMOVALS_KEPT, MetastoreState, of_size
 _COMMANDS = 1
 _SNAPSHOTS = 2
 CLUSTER = "metastore"
-"""What the folder says it belongs to."""
+"""The cluster's name in the folder."""
 _PIECE_BYTES_MAX = 256 << 10
 _TICK_PAUSE_S = 0.05
 SNAPSHOT_BYTES_MIN = 4 << 20
@@ -36,7 +36,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Which entries of the snapshot group hold the state up to which command."""
+    """The entries of the snapshot group that hold a state, and the last command in it."""
 
     applied: int
     first: int
@@ -44,7 +44,7 @@ class _Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def check_file_store(_: Environment, content: FolderContent) -> Findings:
-    """What `raftwood store check` verifies beside the log: the snapshot that the log names."""
+    """Verifies the snapshot that the log names, for `raftwood store check`."""
     found = Findings(role="a metastore in one folder", remedy=REMEDY)
     state, pieces = content.state(_COMMANDS), content.groups.get(_SNAPSHOTS)
     if state is None:
@@ -63,7 +63,7 @@ async def check_file_store(_: Environment, content: FolderContent) -> Findings:
 
 
 class FileMetaStore(CommandStore):
-    """Use `open`, and `close` when done."""
+    """A `MetaStore` in one folder. Call `open`, and `close` when done."""
 
     def __init__(
         self, environment: Environment, store: Store, *, snapshot_bytes_min: int, piece_bytes: int
@@ -94,7 +94,7 @@ class FileMetaStore(CommandStore):
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
         removals_kept: int = REMOVALS_KEPT,
     ) -> "FileMetaStore":
-        """Recover the store in a folder, or begin one there; errors as of `disk.Store`."""
+        """Recovers the store in a folder, or begins one there; errors as of `disk.Store`."""
         settings = settings or LogSettings(segment_bytes=16 << 20)
         store = await Store.open(environment, path, cluster=CLUSTER, store=1, settings=settings)
         opened = cls(
@@ -176,7 +176,7 @@ class FileMetaStore(CommandStore):
         return result
 
     def _compact(self) -> None:
-        """Begin a snapshot when the commands since the last one outgrow it."""
+        """Starts a snapshot when the commands since the last one outgrow it."""
         busy = self._snapshotting is not None and not self._snapshotting.done()
         enough = max(self._snapshot_bytes_min, 2 * self._snapshot_bytes)
         if not (busy or self._closed) and self._bytes_since >= enough:
@@ -192,14 +192,14 @@ class FileMetaStore(CommandStore):
                 await log.commit(Run(_SNAPSHOTS, 0, next_index, 1, piece))
                 next_index += 1
                 size += len(piece)
-            # In one write: the old state goes only where the new one is there.
+            # In one write, so that the old state goes only when the new one is there.
             await log.commit(
                 SetState(_COMMANDS, msgspec.msgpack.encode(_Mark(applied, first, next_index - 1))),
                 TruncateHead(_COMMANDS, applied),
                 TruncateHead(_SNAPSHOTS, first - 1),
             )
         except (DiskFull, Overloaded, ShuttingDown):
-            return  # what was written of it is passed over; a later one gets another chance
+            return  # its pieces are skipped; a later snapshot tries again
         self._snapshot_bytes = size
 
     async def _tick(self) -> None:
@@ -217,7 +217,7 @@ class FileMetaStore(CommandStore):
         return self._state
 
     async def close(self) -> None:
-        """Make all durable and give the folder back."""
+        """Makes everything durable and releases the folder."""
         self._closed = True
         self._tell_change()
         for task in self._tasks:
@@ -229,6 +229,6 @@ class FileMetaStore(CommandStore):
         try:
             await self._store.close()
         except DiskFull as error:
-            # The log is closed all the same; what waited for room was never written.
+            # The log is closed all the same; commands that waited for room were never written.
             for answer in self._unanswered.values():
                 fail(answer, DiskFull(error.message))

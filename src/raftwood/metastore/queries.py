@@ -1,4 +1,4 @@
-"""Questions to a replicated metastore and their answers, as bytes; both are bounded in size."""
+"""Queries to a replicated metastore and their answers, as bytes; both are bounded in size."""
 
 from typing import TypeVar
 
@@ -10,17 +10,17 @@ from raftwood.metastore.commands import MetastoreFailed, failed
 from raftwood.metastore.rules import MetastoreState
 
 ANSWER_BYTES_MAX = 1 << 20
-"""Keys and values in one answer; a single one may be larger."""
+"""Keys and values in one answer; a single value may be larger."""
 
 
 class GetQuery(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """One key."""
+    """Asks for one key."""
 
     key: str
 
 
 class RangeQuery(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Keys in order; the answer may end before the limit, and then says where to read on."""
+    """Asks for keys in order. An answer may end early, and then says where to read on."""
 
     prefix: str
     start: str
@@ -29,7 +29,7 @@ class RangeQuery(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class ChangesQuery(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Changes after a version, about so many at the most; those of one version come together."""
+    """Asks for about `limit` changes after a version; those of one version come together."""
 
     prefix: str
     after_version: int
@@ -37,14 +37,14 @@ class ChangesQuery(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class DescribeQuery(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Figures."""
+    """Asks for the store's figures."""
 
 
 Query = GetQuery | RangeQuery | ChangesQuery | DescribeQuery
 
 
 class GetAnswer(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """A key's value, if there is one."""
+    """A key's value, if it exists."""
 
     value: Versioned | None
 
@@ -63,7 +63,7 @@ class ChangesAnswer(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class DescribeAnswer(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """Figures."""
+    """The store's figures."""
 
     status: MetaStatus
 
@@ -83,7 +83,7 @@ def encode_query(query: Query) -> bytes:
 
 
 def answer(state: MetastoreState, query: bytes) -> bytes:
-    """Answer a question from a state; an error is an answer, too."""
+    """Answers a query from a state; an error is an answer too."""
     said: Answer | MetastoreFailed
     try:
         said = _answer(state, _queries.decode(query))
@@ -95,7 +95,7 @@ def answer(state: MetastoreState, query: bytes) -> bytes:
 
 
 def decode_changes(query: bytes) -> ChangesQuery | None:
-    """A question for changes; None for any other."""
+    """Decodes a query for changes; None for any other."""
     try:
         asked = _queries.decode(query)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -104,7 +104,7 @@ def decode_changes(query: bytes) -> ChangesQuery | None:
 
 
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
-    """The answer, or the error that it tells of, raised."""
+    """Returns the answer; raises the error that it carries."""
     said = _answers.decode(data)
     if isinstance(said, MetastoreFailed):
         raise error_class(said.code)(said.message)

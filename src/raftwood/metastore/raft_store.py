@@ -1,6 +1,6 @@
-"""`RaftMetaStore`: the metastore of a raft group, seen from a client.
+"""`RaftMetaStore`: the client of a metastore that a raft group keeps.
 
-A watch is a question that waits at the leader's store for a change, asked again and again.
+A watch repeats a query that waits at the leader's store for a change.
 """
 
 import asyncio
@@ -16,40 +16,40 @@ from raftwood.metastore.queries import AnswerType, Query
 from raftwood.metastore.state_machine import STEP_MS_MAX, encode_command
 
 WAIT_MS = 5_000
-"""A watch's question waits so long at the store."""
+"""How long a watch's query waits at the store."""
 PAUSE_MS_MIN = 5
-"""So that many changes at once are told together."""
+"""Pause between two queries of a watch, so that many changes arrive together."""
 PAUSE_MS_MAX = 500
 CHANGES_MAX = 1000
 FAILURES_MAX = 10
-"""How often in a row a watch that finds nobody asks once more."""
+"""How often in a row a watch retries while the group does not answer."""
 TIMEOUT_MS = 10_000
 _TTL_MS_MAX = TTL_MS_MAX - STEP_MS_MAX
 
 
 class GroupClient(Protocol):
-    """What finds a group's leader and talks to it."""
+    """Finds a group's leader and sends it commands and queries."""
 
     def propose(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
-        """The result of a command, which is applied exactly once."""
+        """Returns the result of a command, which is applied exactly once."""
         ...
 
     def renew(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
-        """The result of a command that may be applied twice; it goes before other clients'."""
+        """Returns the result of a command that may be applied twice; it goes ahead of others."""
         ...
 
     def read(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> Awaitable[bytes]:
-        """The answer from a state with all that was answered to anybody before the call.
+        """Answers from a state that includes everything answered to any client before the call.
 
-        Of a question for changes: once there are any, or after `wait_ms`.
+        A query for changes waits until there are some, or for `wait_ms`.
         """
         ...
 
 
 class RaftMetaStore(CommandWriter):
-    """A `MetaStore`; the client stays its owner's."""
+    """A `MetaStore`; the caller keeps and closes the client."""
 
     def __init__(self, client: GroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
         self._client = client
@@ -89,14 +89,15 @@ class RaftMetaStore(CommandWriter):
     async def range(
         self, *, prefix: str = "", start: str = "", end: str | None = None, limit: int = 1000
     ) -> KeyRange:
-        """A large range is read in parts: later ones may show changes after its version."""
+        """Reads a large range in parts: later parts may show changes after its version."""
         entries: list[KeyEntry] = []
         version: int | None = None
         while True:
             query = queries.RangeQuery(prefix, start, end, limit - len(entries))
             part = (await self._ask(query, queries.RangeAnswer)).range
             entries += part.entries
-            # The first part's, so that a watch after it tells whatever the later ones missed.
+            # The first part's version, so that a watch after it reports what the later parts
+            # missed.
             version = part.version if version is None else version
             if part.next_start is None or len(entries) >= limit:
                 return KeyRange(tuple(entries), version, part.next_start)
@@ -105,11 +106,12 @@ class RaftMetaStore(CommandWriter):
     async def grant_lease(self, *, ttl_ms: int) -> int:
         if not 1 <= ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(f"a lease of {ttl_ms} ms: give 1 to {_TTL_MS_MAX}")
-        # The group's time may take a step right after this that began long before.
+        # Right after this, the group's time may take a step that began long before.
         return await super().grant_lease(ttl_ms=ttl_ms + STEP_MS_MAX)
 
     async def keep_alive(self, lease: int) -> None:
-        # In no session: it must not wait for transactions, and a second time does no harm.
+        # Outside any session: a renewal must not wait for transactions, and repeating it does no
+        # harm.
         self._check_open()
         command = encode_command(commands.KeepAlive(lease))
         result = await self._client.renew(self._group, command, timeout_ms=self._timeout_ms)
@@ -134,14 +136,14 @@ class RaftMetaStore(CommandWriter):
                 for changes in found.changes:
                     yield changes
                 after_version = found.version
-                # A store where too many wait answers at once that there is nothing.
+                # A store with too many waiting queries answers at once that nothing changed.
                 if found.changes or loop.time() - began > WAIT_MS / 2000:
                     pause_ms = PAUSE_MS_MIN
             await self._pause(pause_ms)
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
 
     async def _wait_for_changes(self, query: queries.ChangesQuery) -> queries.ChangesAnswer:
-        """The answer, or `ShuttingDown` as soon as the store is closed."""
+        """Returns the answer; raises `ShuttingDown` as soon as the store is closed."""
         asking = asyncio.create_task(self._ask(query, queries.ChangesAnswer, wait_ms=WAIT_MS))
         closing = asyncio.create_task(self._closed.wait())
         try:
@@ -155,7 +157,7 @@ class RaftMetaStore(CommandWriter):
         raise self._shut()
 
     async def _pause(self, pause_ms: int) -> None:
-        """Wait, and raise `ShuttingDown` as soon as the store is closed."""
+        """Waits; raises `ShuttingDown` as soon as the store is closed."""
         try:
             async with asyncio.timeout(pause_ms / 1000):
                 await self._closed.wait()

@@ -1,14 +1,14 @@
 """`MetastoreState`: the metastore as a state machine, without I/O or clock.
 
-A key keeps its latest step alone, be it a value or a removal, in the order of versions. That is
-all a watch needs: changes of one key may be told as the latest. Removals are kept up to a bound;
-behind it a watch has to begin anew.
+A key keeps only its latest step, a value or a removal, in the order of versions. A watch needs no
+more, because it may report only the latest change of a key. The number of removals is bounded; a
+watch from before the oldest one has to begin anew.
 
 `LeaseDeadlines` finds the leases that are over without looking at all of them. A renewal only notes
-the new deadline; the heap still holds the old one, and is put right when that comes to its top. So
-renewing is cheap, and finding what is due costs by what is due.
+the new deadline; the heap keeps the old one until it reaches the top and is corrected there. So a
+renewal is cheap, and finding due leases costs by their number.
 
-A snapshot is made a slice at a time, so that nobody waits long for the whole.
+A snapshot is encoded a slice at a time, so that no request waits for the whole.
 """
 
 import heapq
@@ -45,16 +45,16 @@ from raftwood.metastore.commands import (
 )
 
 _SPARE: Final = 64
-"""The heap may hold so many entries of leases that are gone, and as many more as there are left."""
+"""The heap may hold this many entries of ended leases, plus one for each lease that is left."""
 
 
 class LeaseDeadlines:
-    """A deadline for each lease, in milliseconds; it never goes back."""
+    """Deadlines of leases, in milliseconds; a deadline never goes back."""
 
     def __init__(self) -> None:
         self._deadlines: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
-        """Each lease once, at its deadline or an earlier one."""
+        """One entry for each lease, at its deadline or an earlier one."""
 
     def set(self, lease: int, *, deadline_ms: int) -> None:
         before = self._deadlines.get(lease)
@@ -63,7 +63,7 @@ class LeaseDeadlines:
         self._deadlines[lease] = deadline_ms if before is None else max(before, deadline_ms)
 
     def remove(self, lease: int) -> None:
-        """Forget a lease for good; its number is not used again."""
+        """Forgets a lease for good; its number is not used again."""
         self._deadlines.pop(lease, None)
         if len(self._heap) > 2 * len(self._deadlines) + _SPARE:
             self._heap = [(deadline, each) for each, deadline in self._deadlines.items()]
@@ -84,7 +84,7 @@ class LeaseDeadlines:
         return None
 
     def due(self, now_ms: int) -> list[int]:
-        """The leases that are over, by number; they stay until they are removed."""
+        """Returns the numbers of the leases that are over; they stay until `remove`."""
         found: list[tuple[int, int]] = []
         while (deadline := self.next_ms) is not None and deadline <= now_ms:
             found.append(heapq.heappop(self._heap))
@@ -109,7 +109,7 @@ class KeyStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MetastoreSnapshot(msgspec.Struct, array_like=True):
-    """All of a state; steps are in the order of their versions."""
+    """A whole state; steps are in the order of their versions."""
 
     format_version: int
     now_ms: int
@@ -124,9 +124,10 @@ class MetastoreSnapshot(msgspec.Struct, array_like=True):
 def encode_slices(
     empty: MetastoreSnapshot, keys: Sequence[str], steps: Sequence[KeyStep], *, slice_bytes: int
 ) -> Iterator[bytes]:
-    """A snapshot with these steps, in slices of about that size; longer by a step at the most.
+    """Yields a snapshot with these steps in slices of about this size, longer by a step at the
+    most.
 
-    Keys and steps come apart because a copy of each is quick to take, and pairs are not.
+    Keys and steps are separate arguments because copying each list is quick; making pairs is not.
     """
     numbers = (empty.format_version, empty.now_ms, empty.version, empty.floor, empty.next_lease)
     parts = [_ARRAY_OF_7, *map(_encoder.encode, numbers), _array_header(len(steps))]
@@ -142,7 +143,7 @@ def encode_slices(
 
 
 def of_size(slices: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in pieces of one size, but for the last."""
+    """Yields the same bytes in pieces of one size; the last may be shorter."""
     rest = bytearray()
     for each in slices:
         rest += each
@@ -158,7 +159,7 @@ def _array_header(length: int) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> MetastoreSnapshot:
-    """`UnsupportedVersion` where it was made by a newer program, `StoreDamaged` where by none."""
+    """Decodes a snapshot; raises `UnsupportedVersion` or `StoreDamaged` if it cannot."""
     snapshot = decode_versioned(
         data,
         MetastoreSnapshot,
@@ -192,7 +193,7 @@ class MetastoreState:
         self._removals_kept = removals_kept
         self._next_lease = 1
         self._steps: dict[str, KeyStep] = {}
-        """In the order of their versions: a change moves its key to the end."""
+        """In the order of versions: a change moves its key to the end."""
         self._removed: dict[str, None] = {}
         self._names: list[str] = []
         self._leases: dict[int, _Lease] = {}
@@ -200,7 +201,7 @@ class MetastoreState:
         self._bytes = 0
 
     def apply(self, command: bytes, now_ms: int) -> bytes:
-        """Carry out one command at a time that never goes back."""
+        """Runs one command at a time that never goes back."""
         self.now_ms = max(self.now_ms, now_ms)
         self._expire()
         result: Result
@@ -235,7 +236,7 @@ class MetastoreState:
         held = all(self._version_of(each.key) == each.version for each in command.compares)
         branch = command.then if held else command.otherwise
         wanted = [each for each in branch if isinstance(each, SetKey) or self._version_of(each.key)]
-        # Everything that can refuse comes first: a transaction is all or nothing.
+        # All checks come first: a transaction is all or nothing.
         for each in wanted:
             if isinstance(each, SetKey) and each.lease:
                 self._lease(each.lease)
@@ -307,15 +308,15 @@ class MetastoreState:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next lease ends if nobody renews it."""
+        """When the next lease ends unless it is renewed."""
         return self._deadlines.next_ms
 
     def lease_ttls(self) -> dict[int, int]:
-        """All leases, with the time that each is renewed for."""
+        """All leases, each with the time that a renewal gives it."""
         return {number: each.ttl_ms for number, each in self._leases.items()}
 
     def lease_ttl_ms(self, number: int) -> int | None:
-        """The time that a lease is renewed for, if there is such a lease."""
+        """The time that a renewal gives a lease; None if there is no such lease."""
         lease = self._leases.get(number)
         return None if lease is None else lease.ttl_ms
 
@@ -341,7 +342,7 @@ class MetastoreState:
         return KeyRange(tuple(entries), self.version)
 
     def changes(self, prefix: str, *, after_version: int) -> list[tuple[KeyChange, ...]]:
-        """The latest step of each key that was changed since, grouped by version."""
+        """Returns the latest step of each key changed since a version, grouped by version."""
         if not self.floor <= after_version <= self.version:
             raise OutOfRange(
                 f"changes after version {after_version} are not known, only after {self.floor} to "
@@ -360,9 +361,9 @@ class MetastoreState:
         return MetaStatus(self.version, len(self._names), len(self._leases), self.floor)
 
     def snapshot_slices(self, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
-        """The state as it is at the call, as bytes that are made while they are taken.
+        """Yields the state as of the call, encoded while the caller iterates.
 
-        The state may change meanwhile; the call itself takes time by the number of keys alone.
+        The state may change meanwhile. The call itself only copies the lists of keys and steps.
         """
         leases = [(number, each.ttl_ms, each.deadline_ms) for number, each in self._leases.items()]
         taken = MetastoreSnapshot(
@@ -376,7 +377,7 @@ class MetastoreState:
 
     @classmethod
     def restored(cls, data: bytes, *, removals_kept: int = REMOVALS_KEPT) -> "MetastoreState":
-        """The state that a snapshot was taken of; errors as of `snapshot.decode`."""
+        """Restores the state of a snapshot; errors as of `decode_snapshot`."""
         snapshot = decode_snapshot(data)
         state = cls(removals_kept=removals_kept)
         state.now_ms, state.version = snapshot.now_ms, snapshot.version

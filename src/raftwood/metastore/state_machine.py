@@ -1,10 +1,10 @@
-"""`MetaStateMachine`: the metastore as a raft group replicates it, over `MetastoreState`.
+"""`MetaStateMachine`: the metastore that a raft group replicates, over `MetastoreState`.
 
-Replicas read no clock. Their time is advanced by `Advance` commands, which the leader's store
-proposes (`LeaseTicker`): each names the time that it was counted from, so that of two that count
-the same stretch only one has an effect. The time of the group never runs faster than real time, and
-stands still while nobody leads. One step of it is bounded, and as a lease may be granted just
-before a step, the client that grants one adds the bound to the lease's time.
+Replicas read no clock. `Advance` commands, which the leader's store proposes (`LeaseTicker`),
+advance their time. Each names the time that it counts from, so of two that count the same stretch
+only one takes effect. The group's time never runs faster than real time and stands still without a
+leader. One step is bounded. A lease may be granted just before a step, so the client that grants it
+adds the bound to the lease's time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from raftwood.metastore.rules import MetastoreState
 from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
 STEP_MS_MAX = 500
-"""What one `Advance` counts at the most."""
+"""The most that one `Advance` counts."""
 _FORMAT = StateFormat(b"RWMS", 1, "the metastore")
 
 
@@ -33,7 +33,7 @@ class Carry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Advance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """Time went on; without effect where it is not what it was counted from any more."""
+    """Advances the clock. Ignored if the clock has moved since the proposer read it."""
 
     before_ms: int
     now_ms: int
@@ -46,7 +46,7 @@ _DONE = encode(MetastoreDone())
 
 
 def encode_command(command: MetaCommand) -> bytes:
-    """A command as the group takes it; the result is for `commands.decode_result`."""
+    """Encodes a command for the group; `commands.decode_result` decodes the result."""
     return _encoder.encode(Carry(encode(command)))
 
 
@@ -55,12 +55,12 @@ def encode_advance(*, before_ms: int, now_ms: int) -> bytes:
 
 
 class MetaStateMachine:
-    """Commands and questions are bytes, and so are results and answers."""
+    """Replicated metastore; commands, queries, results and answers are bytes."""
 
     def __init__(self) -> None:
         self._state = MetastoreState()
         self._changed = asyncio.Event()
-        """Set, and replaced, when there is something new."""
+        """Set and replaced at each change."""
         self._is_closed = False
 
     @property
@@ -115,8 +115,8 @@ class MetaStateMachine:
         self._wake()
 
     async def wait(self, query: bytes, timeout_ms: int) -> bool:
-        """Until there is an answer to a question for changes here, or for as long; whether there
-        was none at first.
+        """Waits until a query for changes has an answer, for `timeout_ms` at the most. Returns
+        whether it had to wait.
         """
         asked = queries.decode_changes(query)
         if asked is None or self._has_changes(asked.prefix, asked.after_version):
@@ -133,23 +133,24 @@ class MetaStateMachine:
         try:
             return bool(self._state.changes(prefix, after_version=after_version))
         except OutOfRange:
-            return True  # which is an answer as well
+            return True  # the error is an answer as well
 
     def close(self) -> None:
-        """Whoever waits is let go."""
+        """Wakes all waiting queries."""
         self._is_closed = True
         self._wake()
 
 
 TICK_MS = 250
-"""Between two proposals; below the longest step, so that time does not lag behind."""
+"""Interval of proposals, below the longest step, so that time does not lag behind."""
 
 
 class LeaseTicker:
-    """One per replica; asked by the store that leads, some times in each `TICK_MS`.
+    """Decides when to propose `Advance`. One per replica; the leading store asks it several times
+    in each `TICK_MS`.
 
-    It counts from when it saw the group's time change, which is after the change: so the group's
-    time never runs ahead, even if two stores take themselves for the leader.
+    It counts from when it saw the group's time change, which is after the change. So the group's
+    time never runs ahead, even if two stores believe that they lead.
     """
 
     def __init__(self, machine: MetaStateMachine) -> None:
@@ -159,7 +160,7 @@ class LeaseTicker:
         self._proposed_ms = 0
 
     def due(self, now_ms: int) -> bytes | None:
-        """The command to propose now, if any; `now_ms` is of this store's monotonic clock."""
+        """Returns the command to propose now, if any; `now_ms` is this store's monotonic time."""
         group_ms = self._machine.now_ms
         if group_ms != self._group_ms:
             self._group_ms = group_ms

@@ -1,8 +1,8 @@
 """`ZooKeeperMetaStore`: a metastore that any number of processes share, kept in ZooKeeper.
 
 ZooKeeper keeps a log of commands and a snapshot (`ZooKeeperLog`); every process that opens the
-store applies the commands, in order, to a `MetastoreState` of its own. So this store follows the
-same rules as the others to the letter. Each process holds the whole state in memory.
+store applies the commands, in order, to a `MetastoreState` of its own. So this store follows
+exactly the rules of the others. Each process holds the whole state in memory.
 
     CHROOT/metastore            the format's version
     CHROOT/metastore/mark       which snapshot is the latest, and which entries may be left
@@ -13,13 +13,12 @@ Entry N is made together with a check that N - 1 is there: so N can be made by o
 only next to the end. Entries are removed from the lowest on and the last one never, so that the end
 of the log is where N is there and N + 1 is not.
 
-One task does all that goes over the connection. A command is answered once its entry is in the
-log. Where the connection breaks meanwhile, the place in the log that the entry was meant for tells
-whether it is there; only when another's entry stands in it, it is tried at the next place. So no
-command is carried out twice.
+One task makes all requests. A command is answered once its entry is in the log. If the connection
+breaks meanwhile, the store reads the entry's place in the log. Only if another writer's entry
+stands there does it try the next place. So no command runs twice.
 
-No entry carries a time. A process that observes that a lease was not renewed for its time puts an
-entry to end it next to the last entry that it knows, which fails if there was another one
+No entry carries a time. A process that sees a lease not renewed for its time appends an entry that
+ends the lease, right behind the last entry that it knows. The append fails if another entry came
 meanwhile.
 """
 
@@ -67,16 +66,16 @@ FORMAT_VERSION: Final = 1
 ENTRY_VERSION: Final = 1
 PIECE_BYTES: Final = 512 << 10
 WINDOW_MAX: Final = 64
-"""So many nodes are asked for at a time."""
+"""How many nodes are requested at a time."""
 _LOADS_MAX: Final = 10
 
 
 class Trimmed(Exception):
-    """The entries that come next are gone: load the snapshot."""
+    """Raised if the next entries were removed: load the snapshot."""
 
 
 class ZooKeeperLogEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What one writer had carried out at a time."""
+    """Commands that one writer appends together."""
 
     version: int
     writer: int
@@ -96,7 +95,7 @@ class SnapshotMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZooKeeperLog:
-    """The nodes of one metastore."""
+    """The log and snapshots of one metastore, as nodes of ZooKeeper."""
 
     def __init__(
         self, connection: ZooKeeperConnection, chroot: str, on_append: Callable[[], None]
@@ -104,7 +103,7 @@ class ZooKeeperLog:
         self._connection = connection
         self._client = connection.client
         self._root = f"{chroot}/metastore"
-        # One function for all watches: the client keeps each one once for a node.
+        # One function for all watches: the client keeps each function once for a node.
         self._watch = connection.told_by(on_append)
 
     def _entry(self, index: int) -> str:
@@ -122,7 +121,7 @@ class ZooKeeperLog:
             ) from None
 
     async def _ask_all(self, results: Sequence[Any]) -> list[Any]:
-        """All answers in order; those that say that a node is not there as errors among them."""
+        """Returns all answers in order; for a node that does not exist, the error."""
         answers = await asyncio.gather(
             *(self._connection.call(each) for each in results), return_exceptions=True
         )
@@ -132,7 +131,7 @@ class ZooKeeperLog:
         return answers
 
     async def prepare(self) -> None:
-        """Make the nodes of an empty store, unless they are there."""
+        """Makes the nodes of an empty store, unless they exist."""
         await self._ask(self._client.ensure_path_async(self._root.rpartition("/")[0]))
         made = self._client.transaction()
         made.create(self._root, b"raftwood metastore")
@@ -145,12 +144,12 @@ class ZooKeeperLog:
             _raise_first(answers)
 
     async def _read_mark(self) -> tuple[SnapshotMark, int]:
-        """The mark, and its node's version."""
+        """Returns the mark, and its node's version."""
         data, stat = await self._ask(self._client.get_async(f"{self._root}/mark"))
         return decode_mark(f"{self._root}/mark", data), stat.version
 
     async def load(self) -> tuple[int, bytes | None]:
-        """Up to which entry the latest snapshot goes, and the snapshot if there is one."""
+        """Returns the last entry in the latest snapshot, and the snapshot if there is one."""
         for _ in range(_LOADS_MAX):
             await self._ask(self._client.sync_async(self._root))
             mark, _ = await self._read_mark()
@@ -170,15 +169,16 @@ class ZooKeeperLog:
     async def read(
         self, after: int, take: Callable[[int, ZooKeeperLogEntry, int], None], *, latest: bool
     ) -> None:
-        """Give `take` all entries after one, with number and size; watch for the next to be made.
+        """Passes all entries after one to `take`, with number and size, and watches for the next.
 
-        With `latest`, also what this server has not heard of yet.
+        `latest` includes entries that this server has not received yet.
         """
         window = 1
         while True:
             asked = [self._client.sync_async(self._root)] if latest else []
             asked.append(self._client.exists_async(self._entry(after + 1), watch=self._watch))
-            # Answered in this order: if the end is still there, then nothing behind it was removed.
+            # Answered in this order: if the end is still there, then nothing behind it was
+            # removed.
             asked.append(self._client.exists_async(self._entry(after)))
             next_there, end_there = (await self._ask_all(asked))[-2:]
             if next_there is None and end_there is None:
@@ -200,7 +200,7 @@ class ZooKeeperLog:
             latest = False
 
     async def append(self, index: int, data: bytes) -> bool:
-        """Make entry `index`, the one after all that are known; False where another was first."""
+        """Makes entry `index`, next after all known ones; False if another writer was first."""
         transaction = self._client.transaction()
         transaction.check(self._entry(index - 1), 0)
         transaction.create(self._entry(index), data)
@@ -218,9 +218,9 @@ class ZooKeeperLog:
     async def write_snapshot(
         self, applied: int, unique: int, pieces: Iterable[bytes], *, keep_from: int
     ) -> int:
-        """Keep a snapshot, make it the latest, and remove entries below `keep_from`.
+        """Stores a snapshot, makes it the latest, and removes entries below `keep_from`.
 
-        Gives its size. Whatever is left of one that was interrupted is removed after the next.
+        Returns its size. The next snapshot removes the remains of an interrupted one.
         """
         name = f"{applied:020d}-{unique:016x}"
         mark, version = await self._read_mark()
@@ -235,9 +235,9 @@ class ZooKeeperLog:
             mark = SnapshotMark(FORMAT_VERSION, applied, name, count, mark.first)
             stat = await self._set_mark(mark, version)
         except (BadVersionError, NoNodeError):
-            return size  # another client's was first, and takes what is left of this one away
+            return size  # another client was first, and removes what is left of this one
         await self._trim(mark, keep_from)
-        with suppress(BadVersionError):  # then the next one removes these entries again, in vain
+        with suppress(BadVersionError):  # then the next snapshot repeats the removal, in vain
             await self._set_mark(msgspec.structs.replace(mark, first=keep_from), stat.version)
         return size
 
@@ -246,7 +246,7 @@ class ZooKeeperLog:
         return await self._ask(self._client.set_async(f"{self._root}/mark", data, version=version))
 
     async def _trim(self, mark: SnapshotMark, keep_from: int) -> None:
-        """Remove entries, from the lowest on, and other snapshots."""
+        """Removes entries, from the lowest on, and other snapshots."""
         for first in range(mark.first, keep_from, WINDOW_MAX):
             indexes = range(first, min(first + WINDOW_MAX, keep_from))
             await self._ask_all([self._client.delete_async(self._entry(each)) for each in indexes])
@@ -262,7 +262,7 @@ class ZooKeeperLog:
                 await self._ask_all([self._client.delete_async(f"{path}/{name}")])
             await self._ask(self._client.delete_async(path))
         except (NoNodeError, NotEmptyError):
-            return  # somebody else is at it; the next snapshot tries again
+            return  # another process removes it; the next snapshot tries again
 
 
 def decode_mark(path: str, data: bytes) -> SnapshotMark:
@@ -276,7 +276,7 @@ def decode_entry(path: str, data: bytes) -> ZooKeeperLogEntry:
 
 
 def _raise_first(answers: Sequence[Any]) -> None:
-    """A part of a transaction that failed, as an error of ours."""
+    """Raises the first error of a transaction as one of ours."""
     for answer in answers:
         if isinstance(answer, NoAuthError):
             raise PermissionDenied("ZooKeeper does not allow it: check its access list")
@@ -288,7 +288,7 @@ def _raise_first(answers: Sequence[Any]) -> None:
 
 
 ENTRY_BYTES_MAX: Final = 768 << 10
-"""Of commands that share an entry; ZooKeeper takes requests up to 1 MiB, and commands are smaller
+"""Bytes of commands in one entry. ZooKeeper takes requests up to 1 MiB, and commands are smaller
 than this (`commands.check_command`)."""
 DEFAULT_CHROOT: Final = "/raftwood"
 TIMEOUT_MS: Final = 10_000
@@ -303,7 +303,7 @@ _PAUSE: Final = Backoff(first_ms=20, longest_ms=1_000)
 
 
 class _Pending:
-    """A command that its caller waits for."""
+    """A command that a caller waits for."""
 
     __slots__ = ("answer", "command", "proposed")
 
@@ -314,7 +314,7 @@ class _Pending:
 
 
 class ZooKeeperMetaStore(CommandStore):
-    """Use `open`, and `close` when done. A watch outlives lost connections."""
+    """A `MetaStore` in ZooKeeper. Call `open`, and `close` when done. Watches reconnect."""
 
     def __init__(
         self,
@@ -355,10 +355,10 @@ class ZooKeeperMetaStore(CommandStore):
         timeout_ms: int | None = None,
         snapshot_entries: int = SNAPSHOT_ENTRIES,
     ) -> "ZooKeeperMetaStore":
-        """Open the store at HOST:PORT[,HOST:PORT][/chroot], or begin one there.
+        """Opens the store at HOST:PORT[,HOST:PORT][/chroot], or begins one there.
 
-        `timeout_ms` bounds every call. Past it, `Unavailable` where nothing was done, and
-        `ConnectionLost` where it may have been.
+        `timeout_ms` bounds every call. Past it, a call raises `Unavailable` if nothing was done,
+        `ConnectionLost` if something may have been.
         """
         store = cls(
             environment,
@@ -411,7 +411,7 @@ class ZooKeeperMetaStore(CommandStore):
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:
-            # Nobody could renew anything over a server that was away: all begin anew.
+            # No client could renew a lease while the server was away: all leases start anew.
             self._begin_leases_anew()
             self._wake_up()
 
@@ -473,7 +473,7 @@ class ZooKeeperMetaStore(CommandStore):
         return self._state
 
     async def _follow(self) -> None:
-        """Carry out what is asked for and read what others did, a round at a time."""
+        """Appends pending commands and reads others' entries, a round at a time."""
         failures = 0
         while True:
             await self._wake.wait()
@@ -482,7 +482,7 @@ class ZooKeeperMetaStore(CommandStore):
                 await self._round()
                 failures = 0
             except CONNECTION_ERRORS:
-                # The next round finds out what became of this one.
+                # The next round finds out whether this one succeeded.
                 self._wake_up()
                 await asyncio.sleep(_PAUSE.delay_s(failures, self._environment.random))
                 failures += 1
@@ -503,7 +503,7 @@ class ZooKeeperMetaStore(CommandStore):
         readers = list(self._readers)
         over: list[int] = []
         if self._connection.connected:
-            # A renewal may be among what waits: it comes first, unless the lease is long over.
+            # A pending command may be a renewal: it goes first, unless the lease is long over.
             patience_ms = _PATIENCE_MS if self._pending else 0
             over = self._deadlines.due(self._now_ms() - patience_ms)[:_ENDED_AT_ONCE_MAX]
         if self._pending or over:
@@ -516,8 +516,8 @@ class ZooKeeperMetaStore(CommandStore):
                 reader.set_result(None)
 
     async def _propose(self, over: list[int]) -> None:
-        """Put an entry with what waits next to the last one that is known."""
-        # Nobody waits for these: 0 is no number of a command that somebody waits for.
+        """Appends an entry with the pending commands behind the last known one."""
+        # No caller waits for these: 0 is no number of a pending command.
         chosen = [(0, commands.encode(commands.RevokeLease(lease))) for lease in over]
         size = 0
         for operation, pending in self._pending.items():
@@ -532,7 +532,7 @@ class ZooKeeperMetaStore(CommandStore):
             self._apply(index, entry, len(data))
             self._compact()
         else:
-            # It may be the own one, if its answer was lost.
+            # It may be our own entry, if its answer was lost.
             await self._log.read(self._applied, self._apply, latest=True)
 
     def _apply(self, index: int, entry: ZooKeeperLogEntry, size: int) -> None:
@@ -566,14 +566,15 @@ class ZooKeeperMetaStore(CommandStore):
                         self._observe_renewal(each.lease)
 
     def _observe_renewal(self, lease: int) -> None:
-        # It happened earlier; to count from now on ends it too late at worst, never too early.
+        # The renewal was earlier; counting from now ends the lease too late at worst, never too
+        # early.
         ttl_ms = self._state.lease_ttl_ms(lease)
         if ttl_ms is not None:
             self._deadlines.set(lease, deadline_ms=self._now_ms() + ttl_ms)
 
     async def _start_over(self) -> None:
-        """From the snapshot: others wrote so much that entries are gone that were not read yet."""
-        # What became of these stood in one of them.
+        """Reloads the snapshot: entries were removed that this process had not read."""
+        # The removed entries may have held these commands.
         for pending in self._pending.values():
             if pending.proposed:
                 fail(pending.answer, self._given_up(pending))
@@ -583,7 +584,7 @@ class ZooKeeperMetaStore(CommandStore):
         self._tell_change()
 
     def _compact(self) -> None:
-        """Begin a snapshot when the entries since the last one outgrow it."""
+        """Starts a snapshot when the entries since the last one outgrow it."""
         busy = self._snapshotting is not None and not self._snapshotting.done()
         enough = max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes)
         entries = self._applied - self._snapshot_at
@@ -599,13 +600,14 @@ class ZooKeeperMetaStore(CommandStore):
                 applied = latest  # another client has written one
             else:
                 unique = self._environment.random.getrandbits(63)
-                # Who was away for a while finds there what became of the own commands.
+                # A process that was away for a while finds its own commands in the entries that
+                # stay.
                 keep_from = applied - (applied - latest) // 2
                 size = await self._log.write_snapshot(
                     applied, unique, of_size(slices, PIECE_BYTES), keep_from=keep_from
                 )
         except (ZookeeperError, RaftwoodError):
-            return  # a later one gets another chance
+            return  # a later snapshot tries again
         self._snapshot_at, self._snapshot_bytes = applied, size
 
     async def _tick(self) -> None:
@@ -616,7 +618,7 @@ class ZooKeeperMetaStore(CommandStore):
                 self._wake_up()
 
     def _fail(self, error: RaftwoodError) -> None:
-        """Nothing can be done from now on; everybody hears why."""
+        """Ends the store with an error that every caller receives."""
         self._failure = error
         for pending in self._pending.values():
             fail(pending.answer, self._given_up(pending) if pending.proposed else error)
@@ -625,7 +627,7 @@ class ZooKeeperMetaStore(CommandStore):
         self._tell_change()
 
     async def close(self) -> None:
-        """End the session; the store stays in ZooKeeper."""
+        """Ends the session; the store stays in ZooKeeper."""
         if isinstance(self._failure, ShuttingDown):
             return
         for task in self._tasks:

@@ -1,9 +1,8 @@
-"""Backup of a table into a folder, through the client: each partition from a checkpoint of its own.
+"""Backs up a table into a folder, through the client: each partition from a checkpoint of its own.
 
-What is finished stays finished: after each file its partition's progress is written, so a backup
-that was interrupted goes on. A partition that was not finished goes on where it was while its
-checkpoint is there, else it is begun anew. The manifest comes last, once the partitions that were
-backed up are those that the table has.
+An interrupted backup resumes: after each file it writes the partition's progress. An unfinished
+partition continues while its checkpoint exists, else it starts anew. The manifest comes last, once
+the backed-up partitions are those that the table has.
 """
 
 import asyncio
@@ -29,26 +28,26 @@ from raftwood.zeppelin.client.errors import CheckpointGone
 from raftwood.zeppelin.pages import Page
 
 FILE_BYTES: Final = 32 << 20
-"""A file that has so many, packed, is followed by another."""
+"""Packed size at which a file ends and the next begins."""
 PARALLEL: Final = 4
 """Partitions at a time; each has a file in memory."""
 TTL_MS: Final = 600_000
-"""For so long an interrupted backup can go on with a partition that it had begun."""
+"""How long a checkpoint lives, so that an interrupted backup can resume its partition."""
 TRIES_MAX: Final = 5
-"""Of one partition, each with another checkpoint."""
+"""Attempts for one partition, each with another checkpoint."""
 ROUNDS_MAX: Final = 10
-"""So often partitions may be split while a backup runs."""
+"""How often partitions may be split while a backup runs."""
 _log = get_logger("zeppelin")
 
 
 class BackupProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it is; what was there before counts too."""
+    """Progress of a backup, with what earlier runs finished."""
 
     partitions: int
     finished: int
     pairs: int
     raw_bytes: int
-    """Of pages, before they are packed."""
+    """Bytes of pages, before they are packed."""
     packed_bytes: int
 
 
@@ -66,9 +65,9 @@ async def back_up(
     page_bytes: int = PAGE_BYTES,
     ttl_ms: int = TTL_MS,
 ) -> TableManifest:
-    """Write the table into a folder, or go on with what was interrupted there.
+    """Writes the table into a folder, or resumes a backup that was interrupted there.
 
-    Each partition is as it was at one moment, not all of them at the same one.
+    Each partition is copied as of one moment; the moments of two partitions differ.
     """
     if parallel < 1:
         raise InvalidInput(f"{parallel} partitions at a time: give 1 or more")
@@ -82,7 +81,7 @@ async def back_up(
     for _ in range(ROUNDS_MAX):
         places = await kv.partitions()
         done = await work.run(places, parallel)
-        # One that was split meanwhile has other slots now, and so has what was split off.
+        # A partition that split meanwhile has other slots now, and its new half is missing.
         is_same = _as_told(await kv.partitions()) == _as_told(places)
         if is_same and form.covers_all_slots(done):
             pairs = sum(each.pairs for each in done)
@@ -119,12 +118,12 @@ class _Backup:
         self._partitions = 0
         self._masters: set[str | None] = set()
         self._states: dict[int, PartitionBackup] = {}
-        """By partition, how far each one is."""
+        """Progress of each partition, by its number."""
         self._unwritten: dict[int, _File] = {}
-        """By partition, what is gathered for the next file."""
+        """Pairs of each partition, collected for its next file."""
 
     async def run(self, places: list[PartitionPlace], parallel: int) -> tuple[PartitionBackup, ...]:
-        """All partitions, in the order of their numbers."""
+        """Backs up all partitions; returns them in the order of their numbers."""
         self._partitions = len(places)
         self._masters = {each.master for each in places}
         self._states.clear()
@@ -157,7 +156,7 @@ class _Backup:
                     await self._go_on(self._kv.checkpoint_of(state.about), state)
                 self._tell()
             except (CheckpointGone, Unavailable) as error:
-                # The checkpoint's node is gone, or its time is over.
+                # The checkpoint's node is gone, or the checkpoint has expired.
                 reason = error.message
                 _log.warning("a partition is begun anew", partition=place.number, reason=reason)
                 await self._forget(place)
@@ -172,7 +171,7 @@ class _Backup:
         )
 
     async def _before(self, place: PartitionPlace) -> PartitionBackup | None:
-        """What an interrupted backup has of a partition as it is now."""
+        """Returns what an interrupted backup has of this partition, if it is still the same."""
         name = form.partition_name(place.number)
         data = await self._folder.find(name)
         if data is None:
@@ -188,7 +187,7 @@ class _Backup:
             )
         form.check_names(before, self._folder.place(name))
         self._states[place.number] = before
-        # Whoever is asked is told the password: only nodes that the table's own nodes name are.
+        # The request carries the password: send it only to nodes that the table's own nodes name.
         is_ours = before.is_finished or before.about.address in self._masters
         if before.slots == place.slots and is_ours:
             return before
@@ -196,7 +195,7 @@ class _Backup:
         return None
 
     async def _forget(self, place: PartitionPlace) -> None:
-        """Remove what there is of a partition: it is begun anew."""
+        """Removes what the backup has of a partition, which starts anew."""
         state = self._states.pop(place.number, None)
         await self._folder.delete(form.partition_name(place.number))
         for file in state.files if state is not None else ():
@@ -225,7 +224,7 @@ class _Backup:
                 file = self._unwritten[number] = _File()
             self._tell()
             await self._pace.take(len(page.data))
-        with suppress(RaftwoodError):  # it ends by itself as well
+        with suppress(RaftwoodError):  # the checkpoint expires by itself as well
             await checkpoint.end()
 
     async def _write(
@@ -258,7 +257,7 @@ class _Backup:
 
 
 class _File:
-    """What is gathered for a file."""
+    """Pages collected for one file."""
 
     def __init__(self) -> None:
         self.blocks: list[bytes] = []

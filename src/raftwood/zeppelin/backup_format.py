@@ -9,7 +9,7 @@
     checksum u64                            XXH3-64 of all before it
 
 Little endian; `zeppelin/pages` says what a page is. A file has a bounded size and is written as a
-whole. A folder without a manifest is of a backup that was interrupted: it can be gone on with, not
+whole. A folder without a manifest holds an interrupted backup, which can be resumed but not
 restored.
 """
 
@@ -43,7 +43,7 @@ FORMAT: Final = "raftwood-zeppelin-backup"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PAGE_RAW_BYTES_MAX: Final = 64 << 20
-"""Far above what a node puts into one."""
+"""Far above the size of any page that a node makes."""
 MAGIC: Final = b"RWZB"
 FILE_HEAD: Final = Struct("<4sHHII")
 BLOCK_HEAD: Final = Struct("<II")
@@ -51,7 +51,7 @@ CHECKSUM: Final = Struct("<Q")
 
 
 class TableBackupFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of pages, which is there as a whole."""
+    """One complete file of pages."""
 
     name: str
     bytes: int
@@ -66,9 +66,9 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     about: CheckpointAbout
     files: tuple[TableBackupFile, ...] = ()
     raw_bytes: int = 0
-    """Of all pages before they were packed."""
+    """Bytes of all pages before they were packed."""
     cursor: bytes = b""
-    """Where the checkpoint is read on, of one that is not finished."""
+    """Where to resume reading the checkpoint; only while unfinished."""
     is_finished: bool = False
 
     @property
@@ -81,14 +81,14 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole backup; the partitions have all slots, and none twice."""
+    """A complete backup; its partitions cover each slot exactly once."""
 
     format: str = FORMAT
     version: int = VERSION
     partitions: tuple[PartitionBackup, ...]
     pairs: int
     checksum: str = ""
-    """Of the manifest with this field empty."""
+    """Checksum of the manifest with this field empty."""
 
     @property
     def files(self) -> list[TableBackupFile]:
@@ -100,12 +100,14 @@ def partition_name(number: int) -> str:
 
 
 def file_name(about: CheckpointAbout, number: int) -> str:
-    """Files of two checkpoints of a partition never have one name."""
+    """Returns a file's name, which differs between two checkpoints of a partition."""
     return f"data/{about.partition:05d}-{about.id}-{number:05d}.rwzb"
 
 
 def check_names(partition: PartitionBackup, place: str) -> None:
-    """Whether its files are in the backup: others may write where it is, and files are removed."""
+    """Checks that the files are inside the backup: others may write there, and files get
+    removed.
+    """
     about = partition.about
     names = [file_name(about, number) for number in range(1, len(partition.files) + 1)]
     if not about.id.isalnum() or names != [file.name for file in partition.files]:
@@ -113,14 +115,14 @@ def check_names(partition: PartitionBackup, place: str) -> None:
 
 
 def sealed(manifest: TableManifest) -> TableManifest:
-    """With its checksum."""
+    """Returns the manifest with its checksum."""
     bare = msgspec.structs.replace(manifest, checksum="")
     checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(bare))
     return msgspec.structs.replace(manifest, checksum=checksum)
 
 
 def covers_all_slots(partitions: tuple[PartitionBackup, ...]) -> bool:
-    """Each once."""
+    """Whether the partitions cover each slot exactly once."""
     ranges = sorted((each.about.first_slot, each.about.last_slot) for each in partitions)
     following = 0
     for first, last in ranges:
@@ -155,7 +157,7 @@ def damaged(place: str, what: str) -> StoreDamaged:
 
 
 def packed(page: Page) -> bytes:
-    """A page as a block."""
+    """Returns a page as a block."""
     body = compress(page.data, Codec.ZSTD)
     return BLOCK_HEAD.pack(len(body), len(page.data)) + body
 
@@ -170,7 +172,7 @@ def checksum_of(data: bytes) -> str:
 
 
 def check_file(data: bytes, file: TableBackupFile, place: str) -> None:
-    """Whether a file is the one that the manifest names."""
+    """Raises if a file is not the one that the manifest names."""
     if len(data) != file.bytes:
         raise damaged(place, f"it has {len(data)} bytes, not {file.bytes}")
     if checksum_of(data) != file.checksum:
@@ -178,7 +180,7 @@ def check_file(data: bytes, file: TableBackupFile, place: str) -> None:
 
 
 def pages_in(data: bytes, place: str) -> Iterator[Page]:
-    """The pages of a file, each one checked."""
+    """Yields the pages of a file, each one checked."""
     least = FILE_HEAD.size + CHECKSUM.size
     if len(data) < least or data[:4] != MAGIC:
         raise damaged(place, "it does not begin as a file of pages does")
@@ -212,14 +214,14 @@ def _unpacked(body: memoryview, raw_bytes: int, place: str) -> Page:
 
 # `BackupFolder`: files that are written as a whole, in a folder or an object store.
 #
-# What a URI names is up to Arrow: `file:`, `s3://`, `gs://`, `abfs://`, `hdfs://`. A file is there
-# with all its bytes or not at all: on a disk by another name first, in object stores by themselves.
+# Arrow interprets the URI: `file:`, `s3://`, `gs://`, `abfs://`, `hdfs://`. A file appears with all
+# its bytes or not at all: on a disk by renaming it, in object stores by their own rules.
 
 Result = TypeVar("Result")
 
 
 class BackupFolder:
-    """Each call runs in a thread: the library waits for disks and networks."""
+    """The files of a backup. Calls run in a thread, because they wait for disks and networks."""
 
     def __init__(self, given: str) -> None:
         system, path = file_system_of(given)
@@ -228,15 +230,15 @@ class BackupFolder:
         self.uri = folder_uri(given)
 
     def place(self, name: str) -> str:
-        """A file as people find it."""
+        """Returns a file's URI, for messages."""
         return f"{self.uri}/{name}"
 
     async def write(self, name: str, data: bytes) -> None:
-        """Durable when this returns; what had the name is replaced."""
+        """Writes a file, durable on return; replaces an older one of this name."""
         await self._blocking(name, self._write, data)
 
     async def read(self, name: str) -> bytes:
-        """All bytes; `NotFound` where there is no such file."""
+        """Returns all bytes; raises `NotFound` if there is no such file."""
         found: bytes = await self._blocking(name, self._read)
         return found
 
@@ -247,14 +249,14 @@ class BackupFolder:
             return None
 
     async def delete(self, name: str) -> None:
-        """Nothing where it is gone already."""
+        """Deletes a file if it exists."""
         try:
             await self._blocking(name, self._system.delete_file)
         except NotFound:
             return
 
     async def beside(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """Work for the processor that goes with a file, such as packing it, off the loop."""
+        """Runs the CPU work of a file, such as packing, off the loop."""
         return await asyncio.to_thread(call, *arguments)
 
     async def _blocking(self, name: str, call: Any, *arguments: Any) -> Any:
@@ -292,11 +294,11 @@ def _sync(path: str) -> None:
         os.close(file)
 
 
-# `Pace`: so many bytes a second, however many take some.
+# `ByteRate`: a bound on bytes per second, which all callers share.
 
 
 class ByteRate:
-    """Without a rate nobody waits."""
+    """Limits bytes per second; without a rate no call waits."""
 
     def __init__(self, bytes_per_s: int | None) -> None:
         if bytes_per_s is not None and bytes_per_s < 1:
@@ -305,7 +307,7 @@ class ByteRate:
         self._free_at = 0.0
 
     async def take(self, size: int) -> None:
-        """Wait until what was taken so far is within the rate."""
+        """Waits until all bytes taken so far are within the rate."""
         if self._bytes_per_s is not None:
             now = asyncio.get_running_loop().time()
             self._free_at = max(self._free_at, now) + size / self._bytes_per_s

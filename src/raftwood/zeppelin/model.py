@@ -1,6 +1,6 @@
-"""What meta, nodes and clients know of one another: tables, partitions, nodes.
+"""Tables, partitions and nodes, as the meta server, nodes and clients exchange them.
 
-Everything here is a value: the meta server's rules make new ones, and all others copy them.
+Everything here is immutable: the meta server's rules make new values, all others copy them.
 """
 
 from enum import StrEnum
@@ -14,25 +14,25 @@ from raftwood.base.names import checked_name
 from raftwood.zeppelin.slots import PARTITIONS_MAX, place_of_slot, slots_of_place
 
 NodeId = NewType("NodeId", str)
-"""Chosen by a node once and kept in its folder; its addresses may change."""
+"""A node chooses its id once and keeps it in its folder; its addresses may change."""
 EPOCH_NONE: Final = -2
-"""Before the meta server has heard of anything."""
+"""Epoch before the first topology from the meta server."""
 EPOCH_NO_TABLE: Final = -1
 REPLICAS_MAX: Final = 7
 
 Ack = Literal["memory", "written", "synced"]
-"""When the master says that a write is done: it can be read, the operating system has its binlog,
-or the disk has."""
+"""When the master acks a write: in memory (it can be read), written (the operating system has its
+binlog), or synced (the disk has)."""
 OnMetaLoss = Literal["stop", "serve"]
-"""What a master does that has not heard from the meta server for as long as its lease is."""
+"""What a master does once it has not heard from the meta server for its lease's time."""
 
 
 Reads = Literal["durable", "latest"]
-"""What a read tells: what is done as the table's writes are, waiting for that, or what there is."""
+"""Which values a read returns: durable ones, for which it waits, or the latest ones."""
 
 
 class PartitionState(StrEnum):
-    """What clients may do; all but `active` belong to a hand-over, and `stuck` lets them wait."""
+    """What clients may do. All but `active` belong to a hand-over; in `stuck` clients wait."""
 
     ACTIVE = "active"
     SLOWDOWN = "slowdown"
@@ -40,26 +40,26 @@ class PartitionState(StrEnum):
 
 
 class PartitionId(NamedTuple):
-    """A partition of one table for ever: a table that is made anew has others."""
+    """A partition of one table for ever; a table that is made anew has other partitions."""
 
     incarnation: int
-    """Of the table."""
+    """The table's incarnation."""
     number: int
 
 
 class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is chosen when a table is made."""
+    """What the operator chooses when making a table."""
 
     partitions: int = 16
-    """So many there are, or are to be while the table doubles."""
+    """Number of partitions, also while the table is still doubling to it."""
     replicas: int = 3
-    """The master and its slaves."""
+    """Number of replicas: the master and its slaves."""
     ack: Ack = "written"
     min_replicas: int = 1
-    """So many have a write before it is acked, the master among them."""
+    """How many replicas must have a write before its ack, the master included."""
     on_meta_loss: OnMetaLoss = "stop"
     lag_max_bytes: int = 64 << 20
-    """A slave that is further behind does not become master by itself."""
+    """A slave that lags further does not become master by itself."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= PARTITIONS_MAX:
@@ -75,99 +75,99 @@ class TableConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What is between a slave and its master, as far as a hand-over has to wait for it."""
+    """How far a slave is behind its master, as a hand-over sees it."""
 
     queued_bytes: int
-    """Beyond what the link between them holds: however far they are from each other, that much is
-    always under way."""
+    """Bytes that wait to be sent, without those on the link, which are always under way."""
     drain_ms: int
-    """About how long it takes until the slave has everything, if nothing is written by then."""
+    """Estimated time until the slave has everything, if no more writes come."""
 
     def is_within(self, most: "Gap") -> bool:
         return self.queued_bytes <= most.queued_bytes and self.drain_ms <= most.drain_ms
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica goes from one node to another. How far it is, its partition tells: the target is a
-    slave or not yet, is frozen for or not, is master; so whoever leads next goes on from there.
+    """The move of a replica to another node. Its partition shows the progress (the target is a
+    slave or not, the partition is frozen or not, the target is master), so a new leader continues
+    from there.
     """
 
     source: NodeId
     target: NodeId
     plan: int
-    """The epoch in which it was ordered: all that was ordered together has the same."""
+    """Epoch of the order; migrations ordered together share it."""
     of: int = 1
-    """So many were ordered together."""
+    """How many migrations were ordered together."""
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a partition was split off, and the last record of that which is its own as well."""
+    """The partition that this one was split off, and the last record that both share."""
 
     number: int
     epoch: int
-    """Of the record, as in binlogs."""
+    """The record's epoch, as in binlogs."""
     sequence: int
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who has it. Its epoch is its own: it goes up when this partition changes, and never else."""
+    """The replicas of a partition. Its epoch rises when this partition changes, and only then."""
 
     epoch: int
     master: NodeId | None
-    """None: nobody that may become it is up."""
+    """None: no node that may become master is up."""
     slaves: tuple[NodeId, ...] = ()
     preferred: NodeId | None = None
-    """Where it was placed first; it becomes master again by a safe hand-over."""
+    """The node that should be master; a safe hand-over makes it master again."""
     state: PartitionState = PartitionState.ACTIVE
     target: NodeId | None = None
-    """The slave that becomes master by the hand-over that is under way."""
+    """The slave that the running hand-over makes master."""
     lagging: tuple[NodeId, ...] = ()
-    """Slaves that have missed too much to become master by themselves."""
+    """Slaves that lag too far to become master by themselves."""
     unproven: tuple[NodeId, ...] = ()
-    """Slaves that may lack writes which were acked by a replica that is none any more: until they
-    have shown that they do not, they count for nothing where a master is chosen."""
+    """Slaves that may lack writes acked by a former replica. Elections ignore them until they have
+    proved that they lack none."""
     migration: Migration | None = None
-    """Under way, or waiting for its turn."""
+    """Running, or waiting for its turn."""
     migrations_next: tuple[Migration, ...] = ()
-    """Ordered together with it: a partition moves one replica after the other."""
+    """Ordered together with `migration`: a partition moves one replica after the other."""
     parent: Parent | None = None
-    """None: it was there when the table was made."""
+    """None: the partition exists since the table was made."""
     is_splitting: bool = False
-    """It is stuck because half of its slots are about to be another partition's."""
+    """Writes wait because half of the slots are moving to a new partition."""
 
     @property
     def replicas(self) -> tuple[NodeId, ...]:
-        """The master first, if there is one."""
+        """All replicas; the master first, if there is one."""
         return self.slaves if self.master is None else (self.master, *self.slaves)
 
     @property
     def is_moving(self) -> bool:
-        """Whether a migration has begun: its target is a replica, and its source still is."""
+        """Whether a migration has begun: its target is a replica, and its source still is one."""
         moved = self.migration
         return moved is not None and (moved.target in self.slaves or moved.target == self.master)
 
     @property
     def migrations(self) -> tuple[Migration, ...]:
-        """The one that is under way, and those that come after it."""
+        """The current migration, then those that wait."""
         return () if self.migration is None else (self.migration, *self.migrations_next)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A table; one that is dropped and made anew has another incarnation.
+    """A table; if dropped and made anew, it has another incarnation.
 
-    Its slots are divided evenly among places. Where it was never doubled, each place is that of the
-    partition with the same number. It doubles by having twice as many places: each partition stands
-    at two neighbouring ones at first, and then a new partition is split off for the second.
+    Its slots are divided evenly among places. Before the first doubling, place N belongs to
+    partition N. Doubling gives the table twice as many places: each partition first has two
+    neighbouring ones, then a new partition splits off with the second.
     """
 
     name: str
     incarnation: int
-    """The epoch that it was made in: no two tables ever have the same."""
+    """Epoch in which it was made; unique among tables."""
     config: TableConfig
     partitions: tuple[Partition, ...]
     reads: Reads | msgspec.UnsetType = msgspec.UNSET
-    """Unset: durable where a write waits for other replicas. It stands here and not in what was
-    chosen when the table was made: nodes of 0.1.0 pass over it, and tell the latest."""
+    """Unset: durable if writes wait for other replicas. The field is not part of `config` because
+    nodes of 0.1.0, which read the latest values, have to skip it."""
 
     @property
     def has_durable_reads(self) -> bool:
@@ -196,7 +196,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def slots(self) -> tuple[range, ...]:
-        """Those of each partition, by its number."""
+        """The slots of each partition, by its number."""
         places = self.places
         found: dict[int, range] = {}
         for place, number in enumerate(places):
@@ -214,7 +214,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class NodeAddresses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each for its own kind of caller, `HOST:PORT`."""
+    """A node's addresses, `HOST:PORT`, one for each kind of caller."""
 
     data: str
     """For clients of Redis."""
@@ -230,13 +230,13 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure_domain: str = ""
     is_up: bool = False
     run: int = 0
-    """Another one after each start of its process: what it had in memory is gone then."""
+    """Changes at each start of the process, which loses what the former run had in memory."""
     is_draining: bool = False
-    """It is to be emptied, and gets nothing new."""
+    """Its replicas move away, and it gets no new ones."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may use a table: clients log in by it, and so choose the table."""
+    """A login for a table: clients log in as a user and so choose the table."""
 
     name: str
     table: str
@@ -245,7 +245,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one epoch."""
+    """All tables, nodes and users at one epoch."""
 
     epoch: int = EPOCH_NONE
     tables: dict[str, Table] = {}

@@ -1,4 +1,4 @@
-"""A page of a checkpoint: many pairs as columns, in one piece from the node to whoever uses them.
+"""A page of a checkpoint: many pairs as columns, unchanged from the node to the reader.
 
     RWZP, version u16, flags u16, count u32, key bytes u32, value bytes u32, 0 u32, checksum u64
     when each ends i64 × count      milliseconds since 1970, 0: it stays; only with flag 1
@@ -6,8 +6,8 @@
     where values end u32 × (count + 1), from 0 on
     keys, values
 
-Little endian; the checksum is XXH3-64 of all that is behind the head. So neither a backup nor
-Arrow has to look at single pairs: the columns are those of Arrow's binary arrays.
+Little endian; the checksum is XXH3-64 of all bytes behind the head. The columns are those of
+Arrow's binary arrays, so neither a backup nor Arrow looks at single pairs.
 """
 
 from array import array
@@ -30,7 +30,7 @@ _OFFSET_BYTES: Final = 4
 
 
 def encode_page(keys: Sequence[bytes], values: Sequence[bytes], ends: Sequence[int]) -> bytes:
-    """`ends` is empty where none of them ends."""
+    """Encodes pairs; `ends` is empty if no pair expires."""
     key_offsets = array("I", accumulate(map(len, keys), initial=0))
     value_offsets = array("I", accumulate(map(len, values), initial=0))
     body = b"".join(
@@ -50,7 +50,7 @@ def encode_page(keys: Sequence[bytes], values: Sequence[bytes], ends: Sequence[i
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page that was checked; its columns are made where they are asked for."""
+    """A checked page; builds its columns on demand."""
 
     data: bytes
     count: int
@@ -58,7 +58,7 @@ class Page(msgspec.Struct, frozen=True):
     value_bytes: int
     has_ends: bool
     next_cursor: bytes = b""
-    """Where the page behind it begins; empty where there is none."""
+    """Cursor of the next page; empty after the last one."""
 
     @classmethod
     def decoded(cls, data: bytes, next_cursor: bytes = b"") -> "Page":
@@ -77,7 +77,7 @@ class Page(msgspec.Struct, frozen=True):
             raise ProtocolError("a page of a checkpoint is damaged: its checksum differs")
         return page
 
-    # Where the columns are.
+    # Offsets of the columns.
 
     @property
     def ends_start(self) -> int:
@@ -108,7 +108,7 @@ class Page(msgspec.Struct, frozen=True):
         return self._words(self.value_offsets_start, self.values_start)
 
     def ends(self) -> Sequence[int]:
-        """When each ends, in milliseconds since 1970, 0: never; empty where none does."""
+        """Expiry of each pair, in milliseconds since 1970, 0: never; empty if no pair expires."""
         if not self.has_ends:
             return ()
         return memoryview(self.data)[self.ends_start : self.key_offsets_start].cast("q")

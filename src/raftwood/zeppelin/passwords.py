@@ -1,7 +1,6 @@
-"""Users' passwords: scrypt hashes, and the check of a login against them.
+"""Users' passwords: scrypt hashes, and checks of logins against them.
 
-A hash costs whoever guesses time and memory. It says how it was made, so that later ones may be
-made to cost more.
+A hash makes guessing cost time and memory. It names its parameters, so later hashes may cost more.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from raftwood.base.errors import InvalidInput, Overloaded
 from raftwood.zeppelin.model import Topology, User
 
 _COST: Final = 1 << 12
-"""About 10 ms and 4 MB for each guess; nodes remember who was right (`node/logins`)."""
+"""About 10 ms and 4 MB for each guess; `Logins` remembers correct passwords."""
 _BLOCK: Final = 8
 _COST_MAX: Final = 1 << 16
 _SALT_BYTES: Final = 16
@@ -24,7 +23,7 @@ PASSWORD_BYTES_MAX: Final = 512
 
 
 def password_hash(password: bytes, source: random.Random) -> str:
-    """`scrypt$COST$SALT$HASH`, with a salt of its own."""
+    """Returns `scrypt$COST$SALT$HASH`, with a new salt."""
     if not 1 <= len(password) <= PASSWORD_BYTES_MAX:
         raise InvalidInput(f"a password of {len(password)} bytes: give 1 to {PASSWORD_BYTES_MAX}")
     salt = source.randbytes(_SALT_BYTES)
@@ -32,7 +31,7 @@ def password_hash(password: bytes, source: random.Random) -> str:
 
 
 def is_password(password: bytes, kept: str) -> bool:
-    """Whether a hash was made from this password; not so where nobody could have made it."""
+    """Whether a hash was made from this password; False for a malformed hash."""
     try:
         kind, cost, salt, expected = kept.split("$")
         if (
@@ -52,11 +51,11 @@ def _scrypt(password: bytes, salt: bytes, cost: int) -> bytes:
     return hashlib.scrypt(password, salt=salt, n=cost, r=_BLOCK, p=1, maxmem=memory, dklen=32)
 
 
-# Logins: whether a password is right, without ever keeping the loop busy with guesses.
+# Logins: checks passwords; guesses never keep the loop busy.
 #
-# Each check of a hash costs about 10 ms on the loop, which is the same for simulated nodes and real
-# ones; so at most so many are done a second, one after another. What was right is remembered, by a
-# keyed digest, so that a client's next connections cost microseconds and wait for nobody's guesses.
+# A check costs about 10 ms on the loop, the same for simulated and real nodes, so checks run one
+# after another, a bounded number per second. A keyed digest remembers a correct password, so a
+# client's next connections cost microseconds and do not queue behind guesses.
 
 CHECKS_PER_S: Final = 20
 WAIT_S_MAX: Final = 5.0
@@ -64,19 +63,19 @@ REMEMBERED_MAX: Final = 1_000
 
 
 class Logins:
-    """Of one node."""
+    """Checks the logins of one node."""
 
     def __init__(self, topology: Callable[[], Topology], source: random.Random) -> None:
         self._topology = topology
         self._key = source.randbytes(32)
         self._known: LruCache[tuple[str, str], bytes] = LruCache(REMEMBERED_MAX)
-        """By the user's name and hash: a digest of the password that was right."""
+        """By the user's name and hash: a digest of the correct password."""
         self._under_way: dict[tuple[str, str, bytes], asyncio.Future[bool]] = {}
-        """Checks, by name, hash and digest: whoever asks the same waits for the same."""
+        """Running checks, by name, hash and digest; equal logins share one check."""
         self._next_at = 0.0
 
     async def verified(self, name: str, password: bytes) -> User | None:
-        """The user with this password; None: there is none."""
+        """Returns the user with this name and password; None if there is none."""
         if len(password) > PASSWORD_BYTES_MAX:
             return None
         user = self._topology().users.get(name)
@@ -85,7 +84,8 @@ class Logins:
             known = self._known.get((name, user.password_hash))
             if known is not None and hmac.compare_digest(known, digest):
                 return user
-        # A name that nobody has costs as much: else it could be told from one that somebody has.
+        # An unknown name takes as long as a known one: else the time would reveal which names
+        # exist.
         kept = _NOBODY if user is None else user.password_hash
         is_right = await self._check(password, (name, kept, digest))
         if not is_right or user is None:
@@ -94,7 +94,7 @@ class Logins:
         return user
 
     async def _check(self, password: bytes, key: tuple[str, str, bytes]) -> bool:
-        """Once for all that ask at the same time, as the many connections of one client do."""
+        """Shares one check among equal logins, as of the many connections of one client."""
         while (other := self._under_way.get(key)) is not None:
             await asyncio.wait((other,))
             if not other.cancelled():
@@ -105,7 +105,7 @@ class Logins:
             is_right = is_password(password, key[1])
             mine.set_result(is_right)
         finally:
-            # Who waits for a check that came to nothing makes one of their own.
+            # A login that waits for a cancelled check makes its own.
             mine.cancel()
             del self._under_way[key]
         return is_right

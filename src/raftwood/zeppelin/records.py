@@ -1,12 +1,13 @@
-"""Records of a partition, which of them are done, and the seam `PartitionStore` that keeps them.
+"""Records of a partition, which of them are done, and the seam `PartitionStore` that stores them.
 
-A record is one entry of a binlog: writes that happen together. It always has the outcome of a
-command, never the operation: applied twice, it is the same as once. `Acks` says which are done:
+A record is one entry of a binlog: writes that happen together. It always holds the outcome of a
+command, never the operation, so applying it twice equals applying it once. `Acks` knows which are
+done:
 
     acks = Acks(is_immediate=False, count=lambda sequence: 0)
     if acks.reached < sequence:
         acks.wait(sequence, heard)          # calls back once it is reached, or never will be
-    acks.reach(sequence)                    # whoever leads the partition says how far it is
+    acks.reach(sequence)                    # called as more records are done
 """
 
 import heapq
@@ -22,20 +23,20 @@ from raftwood.base.files import Buffer
 
 OnReached: TypeAlias = Callable[[], None]
 _LEFT_MAX: Final = 64
-"""So many who have left stay in the heap, besides as many as wait."""
+"""How many cancelled waits stay in the heap, besides one for each wait that is left."""
 KEYS_MAX: Final = 16_384
-"""So many keys are in each of the two generations of `LastWrites`."""
+"""Number of keys in each of the two generations of `LastWrites`."""
 
 
 class LastWrites:
-    """Which record wrote a key last: what is read of the key may be told once that one is done.
+    """Which record wrote a key last: a read of the key may answer once that record is done.
 
-    A write can be read at once where it is made, and is lost if that node is, for as long as it is
-    on too few replicas: whoever was answered before would have read what never was. So a read waits
-    for the record that it has read of, as the writer does.
+    The master can read a write at once, but the write is lost with the master while too few
+    replicas have it. A client that had read it would have read what never was. So a read waits for
+    the record that it read from, as the writer does.
 
-    Bounded: exact for the keys written last, in two generations; of all others it is known which
-    record they are not behind.
+    Bounded: exact for the latest keys, in two generations. For all others, a floor: no later record
+    wrote them.
     """
 
     __slots__ = ("_newer", "_older", "_older_last", "floor")
@@ -46,7 +47,7 @@ class LastWrites:
         self.begin(floor)
 
     def begin(self, floor: int) -> None:
-        """Know nothing of keys but that no record behind this one wrote them."""
+        """Forgets all keys; no record behind `floor` wrote any."""
         self._newer.clear()
         self._older.clear()
         self.floor = self._older_last = floor
@@ -59,7 +60,7 @@ class LastWrites:
             self._newer, self._older = {}, newer
 
     def of(self, key: bytes) -> int:
-        """The record that wrote a key last, or a later one."""
+        """Returns the record that wrote a key last, or a later one."""
         return self._newer.get(key) or self._older.get(key) or self.floor
 
     def of_all(self, keys: Iterable[bytes]) -> int:
@@ -67,8 +68,9 @@ class LastWrites:
 
 
 class Acks:
-    """Of one tenure of a master: in the next one a sequence may be another record's, so that one
-    has acks of its own. A slave has some too, for those who read there, by what its master tells.
+    """The done records of one tenure of a master. The next tenure may give a sequence to another
+    record, so it has its own `Acks`. A slave's `Acks`, for its readers, follow its master's
+    reports.
     """
 
     __slots__ = (
@@ -90,27 +92,27 @@ class Acks:
         count: Callable[[int], int],
         asked: Callable[[], None] | None = None,
     ) -> None:
-        """`count` tells how many slaves have all up to a sequence; `asked` hears that somebody
-        waits, where it is not told by itself how far things are.
+        """`count` returns how many slaves have all records up to a sequence. A slave passes
+        `asked`, which each new wait calls to ask the master for progress.
         """
         self._count = count
         self._asked = asked
         self._waiting: list[tuple[int, int]] = []
-        """A heap of sequences and the numbers of those who wait, some of whom may have left."""
+        """A heap of sequences and wait numbers; some waits may be cancelled."""
         self._callers: dict[int, OnReached] = {}
         self._numbers = counting()
         self.is_immediate = is_immediate
-        """What is committed is done: nobody has to wait."""
+        """A committed record counts as done at once: nothing waits."""
         self.is_paced = False
-        """Answers wait for a slave, so that clients write less: they may not write on meanwhile."""
+        """Answers wait for a slave, to slow clients down; none writes before its answer."""
         self.is_over = False
-        """The tenure has ended: what was not reached never will be."""
+        """The tenure has ended: sequences not reached never will be."""
         self.reached = 0
-        """All up to this sequence is done."""
+        """All records up to this sequence are done."""
 
     def wait(self, sequence: int, heard: OnReached) -> int:
-        """Be called once, when a sequence is reached, which it is not yet, or the tenure ends; the
-        number is for `forget`.
+        """Calls `heard` once: when the sequence is reached, or the tenure ends. The sequence must
+        not be reached yet. Returns a number for `forget`.
         """
         number = next(self._numbers)
         self._callers[number] = heard
@@ -121,11 +123,11 @@ class Acks:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any caller waits."""
         return bool(self._callers)
 
     def forget(self, number: int) -> None:
-        """Who waits by this number is not called any more."""
+        """Cancels a wait, by its number."""
         waiting, callers = self._waiting, self._callers
         callers.pop(number, None)
         if len(waiting) > 2 * len(callers) + _LEFT_MAX:
@@ -133,11 +135,11 @@ class Acks:
             heapq.heapify(waiting)
 
     def replicas_with(self, sequence: int) -> int:
-        """How many slaves have all up to a sequence."""
+        """How many slaves have all records up to a sequence."""
         return 0 if self.is_over else self._count(sequence)
 
     def reach(self, sequence: int) -> None:
-        """All up to a sequence is done, and that is more than before."""
+        """Marks all records up to a sequence as done; it must be above `reached`."""
         self.reached = sequence
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
@@ -146,7 +148,7 @@ class Acks:
                 heard()
 
     def end(self) -> None:
-        """The tenure is over; whoever waits hears that."""
+        """Ends the tenure and calls all that wait."""
         self.is_over = True
         self._waiting.clear()
         waiting, self._callers = self._callers, {}
@@ -154,27 +156,27 @@ class Acks:
             heard()
 
 
-# Who reads a partition's binlog by command, and from where on: that holds it, as a slave does.
+# The readers of a partition's binlog by command. Records that they need stay, as for a slave.
 #
-# In memory alone: whoever reads comes again, to the next master too. One that has not come for a
-# while is forgotten, and holds nothing any more.
+# Kept in memory only: readers read again, also from the next master. A reader that has not read for
+# a while is forgotten, and its records may go.
 
 READERS_MAX: Final = 64
 FORGOTTEN_NS: Final = 600_000_000_000
-"""After so long without a read."""
+"""Time without a read after which a reader is forgotten."""
 
 
 class BinlogReaders:
-    """Of one partition, by the names that they give."""
+    """The binlog readers of one partition, by the names that they give."""
 
     __slots__ = ("_readers",)
 
     def __init__(self) -> None:
         self._readers: dict[bytes, tuple[int, int]] = {}
-        """The first record that is needed, and when it was said."""
+        """The first record that a reader needs, and when it said so."""
 
     def note(self, name: bytes, *, needs: int, now_ns: int) -> None:
-        """A reader needs records from a sequence on."""
+        """Notes that a reader needs records from a sequence on."""
         if name not in self._readers and len(self._readers) >= READERS_MAX:
             self._forget(now_ns)
             if len(self._readers) >= READERS_MAX:
@@ -185,7 +187,7 @@ class BinlogReaders:
         self._readers[name] = (needs, now_ns)
 
     def needed_from(self, now_ns: int) -> int | None:
-        """The first record that any of them needs; None where nobody does."""
+        """Returns the first record that any reader needs; None if there are no readers."""
         if not self._readers:
             return None
         self._forget(now_ns)
@@ -199,26 +201,26 @@ class BinlogReaders:
         }
 
 
-# The seam between a partition's storage and those who use it: commands, and replication.
+# The seam between a partition's storage and its users: commands, and replication.
 #
-# Everything runs on one event loop, and whatever changes a partition does so without awaiting: the
+# Everything runs on one event loop, and every change of a partition happens without awaiting: the
 # loop is the lock of every key and tag, and binlog order is the order of execution.
 
 KEY_BYTES_MAX: Final = 16 << 10
-"""What is not larger as a whole has no key in it that is."""
+"""A request of at most this size cannot hold a longer key."""
 
 
 class Value(msgspec.Struct, frozen=True, gc=False):
-    """What a key has; `expires_ms` is absolute, 0 for never."""
+    """A key's value; `expires_ms` is absolute, 0 for never."""
 
     data: bytes
     expires_ms: int = 0
 
 
 class KeyWrite(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one key has from now on; None: nothing.
+    """The new value of one key; None: the key is deleted.
 
-    Always the outcome, never an operation: applied twice, it is the same as once.
+    Always an outcome, never an operation: applying it twice equals applying it once.
     """
 
     key: bytes
@@ -227,30 +229,30 @@ class KeyWrite(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BinlogRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry of a binlog: writes that happen together, or the end of all keys before them.
+    """One entry of a binlog: writes that happen together, after a flush of all keys if `flushes`.
 
-    Sequences go up by one, from 1 on. The epoch is that of the master that wrote it: of two records
-    with the same sequence those of equal epochs are the same.
+    Sequences rise by one, from 1 on. The epoch is that of the master that wrote the record: two
+    records of equal sequence and epoch are the same.
     """
 
     epoch: int
     sequence: int
     writes: tuple[KeyWrite, ...]
     flushes: bool = False
-    """All keys that there were are gone; then come the writes."""
+    """All keys are deleted before the writes are made."""
     origin: tuple[bytes, int] | None = None
-    """Of a retried request: who sent it, and its number there; it is known again by that."""
+    """For a retried request: its producer and its number there, which identify a repetition."""
 
 
 WRITE_BYTES: Final = 24
-"""What a write takes in a record besides its key and data, at the most."""
+"""Upper bound of a write's bytes in a record besides its key and data."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(BinlogRecord)
 
 
 def encode_record(record: BinlogRecord) -> bytes:
-    """As it stands in binlogs and travels between nodes."""
+    """Encodes a record, as it stands in binlogs and travels between nodes."""
     return _encoder.encode(record)
 
 
@@ -262,7 +264,7 @@ def decode_record(encoded: Buffer) -> BinlogRecord:
 
 
 class BinlogPosition(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A record's place; of two replicas that which is further by this order has more of worth."""
+    """A record's place. The replica with the larger position has more."""
 
     epoch: int = 0
     sequence: int = 0
@@ -278,59 +280,57 @@ class EpochStart(msgspec.Struct, frozen=True, array_like=True):
 class PartitionStore(Protocol):
     """The keys of one partition and its binlog.
 
-    What is committed can be read at once. It is `written` when the operating system has its binlog
-    and `synced` when the disk has; the storage engine gets it after that, so that it is never ahead
-    of what a crash leaves of the binlog.
+    A committed record can be read at once. It is `written` when the operating system has its binlog
+    and `synced` when the disk has. The storage engine gets it after that, so the engine is never
+    ahead of the binlog that a crash leaves.
     """
 
     needed_from: int | None
-    """The first record that a slave which is connected still needs, and which is not purged by
-    itself therefore; None: there is none."""
+    """The first record that a connected slave still needs; a purge by the store itself keeps it.
+    None: no slave needs any."""
 
     readers: BinlogReaders
-    """Who reads the binlog by command: what they need stays as well."""
+    """Readers of the binlog by command; the records that they need stay as well."""
 
     last_writes: LastWrites | None
-    """Kept where reads wait for what they have read; see `note_last_writes`."""
+    """Present while reads wait for the records that they read from; see `note_last_writes`."""
 
     def note_last_writes(self, *, is_on: bool) -> None:
-        """Keep `last_writes` from now on, always the same object, or do not."""
+        """Keeps `last_writes` from now on, always the same object, or stops keeping it."""
         ...
 
     @property
     def recent(self) -> Mapping[bytes, KeyWrite]:
-        """Some keys by the write that gave them what they have now, always the same mapping; what
-        the others have tells `get`.
-        """
+        """Some keys with their latest writes, always the same mapping; `get` has the others."""
         ...
 
     @property
     def epoch(self) -> int:
-        """Of the last record; 0: there is none."""
+        """Epoch of the last record; 0: there is no record."""
         ...
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
-        """Of all records in their order. Of those that are purged at least that of the last one is
-        there, where it is known from.
+        """Epochs of all records, in order. Of purged records, at least the last one's epoch is
+        included if it is known.
         """
         ...
 
     @property
     def repairing(self) -> BinlogPosition | None:
-        """The position from which on the keys are those of one moment again, after a rewind; None
-        from then on. Kept over restarts.
+        """After a rewind, the position at which the keys are again those of one moment; None from
+        then on. Survives restarts.
         """
         ...
 
     @property
     def is_well(self) -> bool:
-        """Whether it takes records, as far as is known: its engine did the last time."""
+        """Whether the last write to the engine succeeded, so that it takes records."""
         ...
 
     @property
     def first_sequence(self) -> int:
-        """Of the oldest record that is still here; last + 1 where there is none."""
+        """Sequence of the oldest record that is left; last + 1 if there is none."""
         ...
 
     @property
@@ -343,108 +343,108 @@ class PartitionStore(Protocol):
     def synced_sequence(self) -> int: ...
 
     def get(self, key: bytes, *, now_ms: int) -> Value | None:
-        """None where there is nothing, or it has expired."""
+        """Returns a key's value; None if it has none or has expired."""
         ...
 
     def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
-        """As `multi_get`, at once, or None where the engine must be asked."""
+        """Like `multi_get`, but at once; None if the engine must be asked."""
         ...
 
     async def multi_get(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None]:
-        """As of the moment of the call; cold ones are fetched beside the loop."""
+        """Returns values as of the call; reads cold keys off the loop."""
         ...
 
     def scan(self, *, after: bytes | None, now_ms: int) -> Iterator[tuple[bytes, Value]]:
-        """Keys behind one in the store's own order; each that stays is told once."""
+        """Yields the keys behind one in the store's own order; a key that stays appears once."""
         ...
 
     def scan_tag(self, tag: bytes, *, now_ms: int) -> Iterator[tuple[bytes, Value]]:
-        """All keys with the tag."""
+        """Yields all keys with the tag."""
         ...
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        """Of the record with an origin; None where it is not known (any more)."""
+        """Returns the sequence of the record with this origin; None if it is not known."""
         ...
 
     def last_number(self, producer: bytes) -> int | None:
-        """The largest number of a producer whose record is known; None where there is none."""
+        """The largest number of a producer in known records; None if there is none."""
         ...
 
     async def count(self) -> int | None:
-        """How many keys there are, those among them that have expired and still take room; None
-        where that is not known for now. Waits for what is on its way to the engine.
+        """Counts the keys, with expired ones that still take room; None if the count is unknown for
+        now. Waits for writes on their way to the engine.
         """
         ...
 
     @property
     def about_keys(self) -> int:
-        """At once, and about so many."""
+        """Estimated number of keys, at once."""
         ...
 
     def random_key(self, source: random.Random, *, now_ms: int) -> bytes | None:
-        """Each key about as likely as any other; None where there is none."""
+        """Returns a key, each about as likely as any other; None if there are none."""
         ...
 
     @property
     def next_ending_ms(self) -> int:
-        """No key that takes room expires before; 0: not known."""
+        """No key that takes room expires before this time; 0: not known."""
         ...
 
     def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
-        """Some keys that have expired and take room, for the master to commit their removal.
+        """Returns some expired keys that take room; the master then commits their removal.
 
-        Looks at a bounded number of keys, on from where the last call ended.
+        Looks at a bounded number of keys, starting where the last call ended.
         """
         ...
 
     def write(self, writes: Mapping[bytes, KeyWrite], *, size: int, epoch: int) -> int:
-        """Make writes, by their keys, part of the record that this turn of the loop ends with, all
-        in one and at once; answers its sequence. `size` is that of keys and data, and `WRITE_BYTES`
-        for each. It is what a master does; there has to be a write.
+        """Adds writes, by their keys, to the record that ends this turn of the loop; all at once.
+        Returns the record's sequence. `size` counts keys, data, and `WRITE_BYTES` for each write.
+        Only a master calls this, with at least one write.
         """
         ...
 
     def commit(self, record: BinlogRecord, encoded: Buffer | None = None) -> None:
-        """Make a record the last one, at once; it has to be the next, at this epoch or a later.
+        """Appends a record at once; it must be the next one, at this epoch or a later one.
 
-        `encoded` is what the binlog keeps, where it is there already.
+        `encoded` is the record as the binlog stores it, if the caller has it.
         """
         ...
 
     async def records(self, *, first: int, bytes_max: int) -> list[Buffer]:
-        """Some from a sequence on, encoded, those that are not written yet too; at least one where
-        there is one. `OutOfRange` once purged.
+        """Returns some encoded records from a sequence on, also unwritten ones; at least one if
+        there is one. Raises `OutOfRange` if they were purged.
         """
         ...
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Be told whenever one of the sequences has gone up; returns how to stop that."""
+        """Calls `heard` whenever one of the sequences rises; returns a function that stops this."""
         ...
 
     async def touched(self, *, after: int) -> list[bytes] | None:
-        """The keys that records behind a sequence wrote; None where one of them flushed."""
+        """Returns the keys that records behind a sequence wrote; None if one of them flushed."""
         ...
 
     async def rewind(
         self, *, after: int, values: Sequence[KeyWrite], until: BinlogPosition
     ) -> None:
-        """Take the records behind a sequence out of the binlog, and give the keys that they touched
-        the values that the master has had at `until`. Durable, and one step whatever crashes.
+        """Removes the records behind a sequence from the binlog, and gives the keys that they
+        touched the values that the master had at `until`. Durable, and one step under any crash.
         """
         ...
 
     async def purge(self, *, before: int) -> None:
-        """Forget records below a sequence; those that the engine has not got stay."""
+        """Drops records below a sequence, except those that the engine has not applied."""
         ...
 
     async def checkpoint(self, folder: str) -> int:
-        """A copy of the engine in a new folder, and the sequence of the last record in it."""
+        """Copies the engine into a new folder; returns the sequence of its last record."""
         ...
 
     async def restore(self, folder: str, *, sequence: int, epochs: Sequence[EpochStart]) -> None:
-        """Take another replica's copy in place of all there is; the binlog begins behind it.
+        """Replaces everything with another replica's copy; the binlog begins behind it.
 
-        Durable, and one step whatever crashes; the folder is the store's from now on.
+        Durable, and one step under any crash; the store owns the folder from now on.
         """
         ...
 

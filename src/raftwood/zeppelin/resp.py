@@ -1,13 +1,13 @@
 """Redis's protocol, RESP2 and RESP3, for servers and for clients. No I/O.
 
-`Requests` parses what clients send. A request is an array of bulk strings, or a line of words for
-people at a terminal. Most requests come whole, many in one piece, and with arguments that hold no
-line break: those are cut up by `split`, and each argument's length is compared with what was
-announced. All else (what is cut off, large, in lines, or wrong) is read step by step. Both read the
-same, which a test holds.
+`Requests` parses what clients send. A request is an array of bulk strings, or a line of words from
+a person at a terminal. Most requests arrive whole, many at a time, with arguments without line
+breaks: `split` cuts these up, and each argument's length is compared with the announced one. All
+others (cut off, large, inline or wrong) are read step by step. A test holds that both ways read the
+same.
 
-hiredis, which reads servers' answers, takes half the time, until its input is made safe for it: it
-allocates what an array announces, nests, and knows more kinds of things than a request has.
+hiredis, a parser of servers' answers, takes half the time, but not once its input is made safe: it
+allocates whatever an array announces, nests, and accepts types that a request cannot have.
 """
 
 import re
@@ -22,7 +22,7 @@ ARGUMENTS_MAX: Final = 1 << 20
 REQUEST_BULK_BYTES_MAX: Final = 16 << 20
 REQUEST_BYTES_MAX: Final = 32 << 20
 LINE_BYTES_MAX: Final = 64 << 10
-"""Of an inline request, and of what announces a number."""
+"""Bytes of an inline request, and of a line that announces a number."""
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _BREAK: Final = b"\r\n"
@@ -41,7 +41,7 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client may send at a time."""
+    """Limits of one client's request."""
 
     arguments_max: int = ARGUMENTS_MAX
     bulk_bytes_max: int = REQUEST_BULK_BYTES_MAX
@@ -51,40 +51,40 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 BEFORE_LOGIN: Final = RequestLimits(
     arguments_max=10, bulk_bytes_max=16 << 10, request_bytes_max=64 << 10
 )
-"""As in Redis: who has not said who it is makes the server keep next to nothing."""
+"""As in Redis: a client that has not logged in makes the server buffer next to nothing."""
 
 
 class Requests:
-    """One client's requests. After a failure there are no more: say it, and close."""
+    """Parses one client's requests. After a failure it parses no more: send it and close."""
 
     __slots__ = ("_arguments", "_arrived", "_count", "_taken_bytes", "failure", "limits")
 
     def __init__(self, limits: RequestLimits = BEFORE_LOGIN) -> None:
         self.limits = limits
         self.failure: str | None = None
-        """What the client did wrong, as Redis words it."""
+        """The client's protocol error, in Redis's words."""
         self._arrived = bytearray()
-        """What is not read yet."""
+        """Bytes that arrived and are not parsed yet."""
         self._arguments: list[bytes] = []
         self._count = 0
-        """How many arguments the request under way has; 0 between requests."""
+        """Argument count of the request under way; 0 between requests."""
         self._taken_bytes = 0
-        """Of the request under way, in its arguments."""
+        """Bytes in the arguments of the request under way."""
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing of a request has come yet."""
+        """Whether no part of a request is pending."""
         return not self._arrived and not self._count
 
     def feed(self, data: bytes) -> list[list[bytes]]:
-        """The requests that are complete by now; none of them is empty."""
+        """Takes bytes; returns the requests that they complete, none of them empty."""
         begun: list[list[bytes]] = []
         if self._arrived or self._count or self.failure is not None:
             self._arrived += data
             begun = self._step_by_step(is_one=True)
             if not begun or self.failure is not None:
                 return begun
-            # What was cut off is whole: those behind it are cut up again.
+            # The cut-off request is whole now: the requests behind it are cut up again.
             data = bytes(self._arrived)
             self._arrived.clear()
         requests, read = _cut_requests(data)
@@ -95,11 +95,11 @@ class Requests:
         return requests
 
     def add(self, data: bytes) -> None:
-        """Keep what has come for `take_one`, or for the next `feed`."""
+        """Stores bytes for `take_one`, or for the next `feed`."""
         self._arrived += data
 
     def take_one(self) -> list[list[bytes]]:
-        """The next request alone: what it does may change what the one behind it may be."""
+        """Returns only the next request: its effect may change the limits of the one behind it."""
         return self._step_by_step(is_one=True)
 
     def _step_by_step(self, *, is_one: bool = False) -> list[list[bytes]]:
@@ -130,11 +130,11 @@ class Requests:
         return requests
 
     def _bytes_max(self) -> int:
-        # The break behind the last argument, and its head, count as well.
+        # The line break behind the last argument, and its head, count as well.
         return self.limits.request_bytes_max + 64
 
     def _number(self, at: int, kind: str) -> tuple[int | None, int]:
-        """What a head announces, and where it ends; where it began while it has no end yet."""
+        """Reads a head: returns its number and end; `at` itself while the head is incomplete."""
         arrived = self._arrived
         end = arrived.find(_BREAK, at, at + LINE_BYTES_MAX)
         if end < 0:
@@ -158,7 +158,7 @@ class Requests:
                 else _INVALID["mbulk"]
             )
             return at
-        # Redis takes no notice of an array without anything in it.
+        # Redis ignores an empty array.
         self._count = max(count, 0)
         return end
 
@@ -204,7 +204,7 @@ _INVALID: Final = {
 
 
 def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
-    """The requests at the beginning that are plain, and how many bytes they are."""
+    """Returns the plain requests at the beginning, and how many bytes they take."""
     requests: list[list[bytes]] = []
     parts = data.split(_BREAK)
     at, end = 0, len(parts) - 1
@@ -214,7 +214,7 @@ def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
             stop = at + 1 + 2 * counts[parts[at]]
             if stop > end:
                 break
-            # Those of GET and SET are not worth a loop.
+            # Requests with up to two arguments, such as GET and SET, are checked without a loop.
             if stop - at == 5:
                 first, second = parts[at + 2], parts[at + 4]
                 if parts[at + 1] != heads[len(first)] or parts[at + 3] != heads[len(second)]:
@@ -236,7 +236,7 @@ def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
                 requests.append(arguments)
             at = stop
     except (KeyError, IndexError):
-        # A large number, or no request of this kind.
+        # A large number, or another kind of request.
         pass
     if at == end and not parts[end]:
         return requests, len(data)
@@ -244,7 +244,7 @@ def _cut_requests(data: bytes) -> tuple[list[list[bytes]], int]:
 
 
 def split_line(line: bytes) -> list[bytes] | None:
-    """The words of an inline request, quoted as Redis takes them; None where a quote has no end."""
+    """Splits an inline request into words, with Redis's quoting; None if a quote is not closed."""
     words: list[bytes] = []
     at, line = 0, line.rstrip()
     while at < len(line):
@@ -271,7 +271,7 @@ def _shown(byte: int) -> str:
     return chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}"
 
 
-# Answers as bytes: what both versions of the protocol share, and a dialect for what they don't.
+# Answers as bytes: the parts that both protocol versions share, and a dialect for the others.
 
 OK: Final = b"+OK\r\n"
 EMPTY_ARRAY: Final = b"*0\r\n"
@@ -296,13 +296,13 @@ def simple(words: str) -> bytes:
 
 
 def error(words: str) -> bytes:
-    """An error; its first word is its kind. It is one line, whatever it was made of."""
+    """Encodes an error of one line; its first word is its kind."""
     one_line = words[:_TEXT_MAX].replace("\r", " ").replace("\n", " ")
     return b"-%b\r\n" % one_line.encode("utf-8", "replace")
 
 
 def array(items: Sequence[bytes]) -> bytes:
-    """Of answers that are encoded."""
+    """Encodes an array of encoded answers."""
     return b"*%d\r\n%b" % (len(items), b"".join(items))
 
 
@@ -311,7 +311,7 @@ def bulks(items: Sequence[bytes]) -> bytes:
 
 
 class Dialect:
-    """What the two versions say in their own ways."""
+    """The answers that differ between RESP2 and RESP3."""
 
     __slots__ = ("null", "null_array", "version")
 
@@ -325,7 +325,7 @@ class Dialect:
         return self.null if data is None else b"$%d\r\n%b\r\n" % (len(data), data)
 
     def map(self, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Of keys and values that are encoded; the second version has arrays of both in turn."""
+        """Encodes a map of encoded keys and values; RESP2 uses an array of both in turn."""
         items = list(pairs)
         body = b"".join(key + value for key, value in items)
         if self.version == 3:
@@ -337,7 +337,7 @@ class Dialect:
         return b"%b%d\r\n%b" % (mark, len(items), b"".join(items))
 
     def lines(self, words: str) -> bytes:
-        """Text for people: verbatim, where there is such a thing."""
+        """Encodes text for people; as a verbatim string in RESP3."""
         body = words.encode()
         if self.version == 3:
             return b"=%d\r\ntxt:%b\r\n" % (len(body) + 4, body)
@@ -348,13 +348,13 @@ RESP2: Final = Dialect(2)
 RESP3: Final = Dialect(3)
 
 
-# Requests as bytes, and what may be given as a key, a value or another word.
+# Requests as bytes, and the types of keys, values and other words.
 
 Word: TypeAlias = bytes | bytearray | memoryview | str | int | float
 
 
 def as_bytes(word: Word) -> bytes:
-    """Texts in UTF-8, numbers as Redis writes them."""
+    """Encodes a word: text in UTF-8, numbers as Redis writes them."""
     if type(word) is bytes:
         return word
     if isinstance(word, str):
@@ -369,13 +369,13 @@ def _plain(word: bytes | bytearray | memoryview | float) -> bytes:
 
 
 def number_word(number: int) -> bytes:
-    """A number as it stands in a request."""
+    """Encodes a number as a word of a request."""
     digits = b"%d" % number
     return b"$%d\r\n%b\r\n" % (len(digits), digits)
 
 
 def request(words: Sequence[bytes]) -> bytes:
-    """A command as nodes take it."""
+    """Encodes a command."""
     return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(w), w) for w in words]))
 
 
@@ -383,11 +383,11 @@ def requests(commands: Iterable[Sequence[bytes]]) -> bytes:
     return b"".join(map(request, commands))
 
 
-# A server's answers, out of bytes as they arrive; in both versions of the protocol.
+# Parses a server's answers from bytes as they arrive, in both versions of the protocol.
 #
-# Most answers come whole and hold no line break: those are cut up by `split`. All else is read step
-# by step, and what was read of a long answer is not read again when more of it arrives. Both read
-# the same, which a test holds.
+# Most answers arrive whole and hold no line break: `split` cuts these up. All others are read step
+# by step, and the parsed part of a long answer is not parsed again when more of it arrives. A test
+# holds that both ways read the same.
 
 ANSWER_BULK_BYTES_MAX: Final = 64 << 20
 ITEMS_MAX: Final = 1 << 20
@@ -398,7 +398,7 @@ _NULLS: Final = (b"_", b"$-1", b"*-1")
 
 
 class ErrorAnswer:
-    """What a command was refused with; the first word is its kind."""
+    """The error that a command was refused with; the first word is its kind."""
 
     __slots__ = ("text",)
 
@@ -420,7 +420,7 @@ class ErrorAnswer:
 
 
 class _Group:
-    """Answers in an answer, some of which have come."""
+    """A nested answer, some of whose items have arrived."""
 
     __slots__ = ("count", "is_map", "items")
 
@@ -439,9 +439,9 @@ class _Group:
 
 
 class Answers:
-    """One connection's answers; `ProtocolError` where a server breaks the protocol.
+    """Parses one connection's answers; raises `ProtocolError` if the server breaks the protocol.
 
-    Strings of one line are `str`, all others `bytes`; a refusal is an `ErrorAnswer`.
+    Simple strings are `str`, bulk strings `bytes`; an error is an `ErrorAnswer`.
     """
 
     __slots__ = ("_arrived", "_groups")
@@ -451,7 +451,7 @@ class Answers:
         self._groups: list[_Group] = []
 
     def feed(self, data: bytes) -> list[Any]:
-        """The answers that are complete by now."""
+        """Takes bytes; returns the answers that they complete."""
         if self._arrived or self._groups:
             self._arrived += data
             return self._step_by_step()
@@ -539,7 +539,7 @@ def _line(mark: bytes, head: bytes) -> Any:
 
 
 def _cut_answers(data: bytes) -> tuple[list[Any], int]:
-    """The answers at the beginning that are plain, and how many bytes they are."""
+    """Returns the plain answers at the beginning, and how many bytes they take."""
     answers: list[Any] = []
     parts = data.split(_BREAK)
     at, end = 0, len(parts) - 1
@@ -569,7 +569,7 @@ def _cut_answers(data: bytes) -> tuple[list[Any], int]:
 
 
 def _strings(parts: list[bytes], at: int, end: int) -> list[bytes | None] | None:
-    """An array of strings and nulls; None where it is none, or not all here."""
+    """Returns an array of strings and nulls; None if it is something else, or incomplete."""
     head = parts[at][1:]
     if not _NUMBER.fullmatch(head) or not 0 < int(head) < (end - at):
         return None

@@ -1,9 +1,8 @@
-"""Restore of a table from a backup, through the client.
+"""Restores a table from a backup, through the client.
 
-Pairs go to whichever node has them now: the table may have other partitions and replicas than the
-one that was backed up. What has expired is passed over, and what ends does so when it would have.
-All of it is absolute, so that what was interrupted may be done again; where its progress is kept,
-files that are done are passed over.
+Each pair goes to the node that has its slot now: the table may have other partitions and replicas
+than the backed-up one. Expired pairs are skipped; the others keep their expiry time. All writes are
+absolute, so an interrupted restore may run again; with a progress file it skips finished files.
 """
 
 import asyncio
@@ -29,36 +28,36 @@ MISSING_SHOWN: Final = 20
 
 
 class RestoreProgress(msgspec.Struct, kw_only=True):
-    """How far it is."""
+    """Progress of a restore."""
 
     files: int
     finished: int = 0
     pairs: int = 0
-    """Of the backup."""
+    """Pairs in the backup."""
     restored: int = 0
-    """Pairs that were written, in this run and those before."""
+    """Pairs written, in this run and those before."""
     expired: int = 0
     ending: int = 0
-    """Of those that were written, how many end some time."""
+    """How many of the written pairs expire some time."""
     raw_bytes: int = 0
 
 
 class _Done(msgspec.Struct, kw_only=True):
-    """What is kept of a restore that may be interrupted."""
+    """The progress file of a restore."""
 
     manifest: str
-    """Its checksum."""
+    """The manifest's checksum."""
     incarnation: int
-    """Of the table that is written to."""
+    """Incarnation of the target table."""
     files: dict[str, tuple[int, int, int]] = {}
-    """Pairs that were restored, had expired, and end some time."""
+    """For each finished file: how many pairs were restored, had expired, and expire some time."""
 
 
 OnRestoreProgress = Callable[[RestoreProgress], None]
 
 
 async def read_manifest(folder: BackupFolder) -> TableManifest:
-    """The manifest, checked; its files are not."""
+    """Returns the manifest, checked; does not check its files."""
     place = folder.place(form.MANIFEST)
     data = await folder.find(form.MANIFEST)
     if data is None:
@@ -72,7 +71,7 @@ async def read_manifest(folder: BackupFolder) -> TableManifest:
 async def verify(
     folder: BackupFolder, *, told: OnRestoreProgress = lambda _: None, parallel: int = PARALLEL
 ) -> TableManifest:
-    """Read all files; `StoreDamaged` names those that are missing or not as they were written."""
+    """Reads all files; raises `StoreDamaged`, which names the missing and the damaged ones."""
     manifest = await read_manifest(folder)
     progress = RestoreProgress(files=len(manifest.files), pairs=manifest.pairs)
     wrong: list[str] = []
@@ -107,9 +106,9 @@ async def restore(
     progress_file: str | None = None,
     told: OnRestoreProgress = lambda _: None,
 ) -> RestoreProgress:
-    """Write a backup into the table of the client's user, which has to be empty.
+    """Writes a backup into the table of the client's user, which must be empty.
 
-    With `may_have_keys` what is there is kept, but for keys that the backup has too.
+    With `may_have_keys`, the table keeps its keys; those in the backup are overwritten.
     """
     manifest = await read_manifest(folder)
     incarnation = (await kv.partitions())[0].incarnation
@@ -207,7 +206,7 @@ class _Restore:
 async def _begun(
     folder: BackupFolder, manifest: TableManifest, incarnation: int, path: str | None
 ) -> _Done:
-    """What was restored before it was interrupted."""
+    """Returns the progress of a restore that was interrupted."""
     new = _Done(manifest=manifest.checksum, incarnation=incarnation)
     data = None if path is None else await folder.beside(_found, path)
     if data is None:
@@ -224,7 +223,7 @@ async def _begun(
 
 
 def _alive(batch: Any, now_ms: int) -> "pyarrow.Table":
-    """Rows that have not expired, with the time that each has left."""
+    """Returns the rows that have not expired, with the time that each has left."""
     import pyarrow  # noqa: PLC0415 (an extra)
     from pyarrow import compute  # noqa: PLC0415
 
@@ -269,7 +268,7 @@ async def _has_keys(kv: AsyncKv) -> bool:
 
 
 async def _check_count(kv: AsyncKv, progress: RestoreProgress) -> None:
-    """Whether the table has what was written; of what ends, some may be gone already."""
+    """Raises if the table lacks restored keys; keys that expire may be gone already."""
     count = 0
     for place in await kv.partitions():
         async with await kv.checkpoint(place.number) as checkpoint:

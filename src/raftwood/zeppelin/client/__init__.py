@@ -1,9 +1,9 @@
 """Zeppelin's own client: a table by its keys, with or without an event loop.
 
-Speaks to nodes as Redis Cluster's clients do, and imports no server. Start reading at `async_kv`;
-`errors` is what a refusal means, `requester` sends a request until it is answered, `bulk` many at a
-time, `connection` is one to a node; `kv` is for programs without an event loop. What is listed here
-is loaded when it is first used.
+It uses the protocol of Redis Cluster's clients, and imports no server. Start reading at `async_kv`.
+`errors` interprets refusals, `requester` sends a request until it is answered, `bulk` sends many at
+a time, `connection` is one connection to a node. `kv` is for programs without an event loop. The
+names listed here load at their first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Arrow's columns as keys and values, a batch at a time; needs the extra `arrow`."""
+"""Converts Arrow's columns to keys and values and back, in batches; needs the extra `arrow`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ from raftwood.zeppelin.pages import Page
 from raftwood.zeppelin.resp import Word, as_bytes, number_word
 
 ROWS_MAX = 16_384
-"""Of a table that are made into words at a time."""
+"""Rows of a table that become words at a time."""
 TIME = pyarrow.timestamp("ms", "UTC")
 
 
 class KvRows(NamedTuple):
-    """Keys, values, and for how long each is kept, as it is sent; nothing where all stay."""
+    """Keys, values and encoded times to live; `ends` is empty if no key expires."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -26,7 +26,7 @@ class KvRows(NamedTuple):
 def columns_of(
     data: Any, *, key: str, value: str, ttl_ms: int | str | None = None
 ) -> Iterator[KvRows]:
-    """Rows of a table or a batch, some thousand at a time."""
+    """Yields the rows of a table or a batch, some thousand at a time."""
     table = pyarrow.Table.from_batches([data]) if isinstance(data, pyarrow.RecordBatch) else data
     wanted = [key, value, *([ttl_ms] if isinstance(ttl_ms, str) else [])]
     for name in wanted:
@@ -54,7 +54,7 @@ def _ends(batch: Any, ttl_ms: int | str | None) -> list[bytes]:
 
 
 def encoded_words(numbers: Any) -> list[bytes]:
-    """Milliseconds as they are sent; null is 0, which means that a key stays."""
+    """Encodes milliseconds for a request; null becomes 0: the key does not expire."""
     whole = pyarrow.compute.fill_null(numbers.cast(pyarrow.int64()), 0)
     if len(whole) and pyarrow.compute.min(whole).as_py() < 0:
         raise InvalidInput("a time to live is below 0: give milliseconds from 0 on")
@@ -62,7 +62,7 @@ def encoded_words(numbers: Any) -> list[bytes]:
 
 
 def binary_words(column: Any, name: str) -> list[bytes]:
-    """A column as words: texts and binaries as they are, all else as Arrow writes it."""
+    """Returns a column as words: texts and binaries unchanged, other types as Arrow writes them."""
     if column.null_count:
         raise InvalidInput(f"column {name!r} has {column.null_count} nulls: leave such rows out")
     kind = column.type
@@ -94,7 +94,7 @@ def table_of(keys: list[bytes], values: list[bytes | None]) -> Any:
 
 
 def batch_of_page(page: Page) -> Any:
-    """The columns of a page as they are in it; `expires` is null where a key stays."""
+    """Returns the columns of a page without copying; `expires` is null if a key does not expire."""
     data = pyarrow.py_buffer(page.data)
     columns = {
         "key": _binaries(data, page.count, page.key_offsets_start, page.keys_start, page.key_bytes),

@@ -6,13 +6,13 @@
         values = await kv.get_many(keys)
         async for key in kv.scan(match="user:*"): ...
 
-It asks nodes which slots they have and goes straight to the right one, with one connection to each.
-Every write is done once, also where a connection or a master is lost and it has to be sent again. A
-call that cannot be answered is tried again until `timeout_ms` are over.
+The client asks nodes for the map of slots and sends each request to the right node, over one
+connection to each. Every write is done once, even if a lost connection or master makes the client
+send it again. A call is retried until it is answered or `timeout_ms` are over.
 
 `transact` sends MULTI, the commands, a name and EXEC in one piece. `TableRequests` asks each master
-for its own; a slot that changed hands meanwhile is asked for again, so that keys which are there
-all the time are told at least once.
+for its own keys. It asks again for a slot that changed hands meanwhile, so that a scan yields every
+key that exists throughout at least once.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 async def transact(calls: Requester, commands: list[list[bytes]]) -> list[Any]:
-    """The answers of the commands; `CommandRefused` where one of them is none."""
+    """Runs commands in a transaction; raises `CommandRefused` if one was refused before EXEC."""
     if not commands:
         return []
     slot = slot_of(_key(commands[0]))
@@ -64,7 +64,7 @@ async def transact(calls: Requester, commands: list[list[bytes]]) -> list[Any]:
         if not isinstance(answer, ErrorAnswer):
             return [_shown(each) for each in answer]
         if answer.kind == "EXECABORT":
-            # Which command was refused, and why, was said when it came.
+            # An earlier answer says which command was refused, and why.
             answer = next((each for each in before if isinstance(each, ErrorAnswer)), answer)
         await attempts.after(answer, calls.nodes, seen)
 
@@ -84,23 +84,23 @@ def _shown(answer: Any) -> Any:
 
 
 SCAN_ROUNDS_MAX: Final = 100
-"""So often nodes may change hands during one call."""
+"""How often nodes may change hands during one call."""
 
 
 class TableRequests:
-    """Commands to all masters."""
+    """Sends commands to all masters."""
 
     def __init__(self, calls: Requester) -> None:
         self._calls = calls
         self._nodes = calls.nodes
 
     async def pages(self, match: bytes | None, count: int) -> AsyncIterator[list[bytes]]:
-        """Keys, some at a time; one that is written meanwhile may be told twice, or not at all."""
+        """Yields keys, some at a time; a key written meanwhile may appear twice, or not at all."""
         options = [b"COUNT", b"%d" % count]
         if match is not None:
             options += [b"MATCH", match]
         waiting = dict.fromkeys(range(len(self._nodes.map.masters)))
-        """Slots that nobody has told all of yet."""
+        """Slots whose keys are not complete yet."""
         for _ in range(SCAN_ROUNDS_MAX):
             masters = self._nodes.map.masters
             address = masters[next(iter(waiting))]
@@ -109,7 +109,7 @@ class TableRequests:
             while is_known:
                 answer = await self._ask(address, next(iter(mine)), [b"SCAN", cursor, *options])
                 if isinstance(answer, ErrorAnswer):
-                    is_known = False  # it is another node by now, or has forgotten where it was
+                    is_known = False  # another node has the slot, or this one forgot the cursor
                     continue
                 cursor, keys = _page(answer)
                 found = [key for key in keys if slot_of(key) in mine]
@@ -128,20 +128,22 @@ class TableRequests:
         raise Unavailable("nodes change hands all the time: go through the keys again later")
 
     async def flush(self) -> None:
-        """Delete everything, once: what is written behind it stays, however often it is sent."""
+        """Deletes all keys, once: later writes stay, however often the request is repeated."""
         named = self._calls.name() + request([b"FLUSHDB"])
         await self._all(named, before=1)
 
     async def fence(self, producer: bytes, number: int | None = None) -> int:
-        """The largest number of a producer in any partition, -1 where there is none; with a number,
-        all of them take none below it from now on.
+        """Returns the largest number of a producer in any partition, -1 if there is none. With a
+        number, all partitions refuse smaller ones from now on.
         """
         words = [b"FENCE", producer, *([] if number is None else [b"%d" % number])]
         answers = await self._all(request(words))
         return max(answers) if number is None else number
 
     async def clear(self, producer: bytes, number: int, slots: range) -> int:
-        """Delete all keys of partitions that are within the slots; how many others are not."""
+        """Deletes keys of partitions within the slots; returns how many partitions have other
+        slots.
+        """
         words = [b"BULK", b"CLEAR", producer, b"%d" % number]
         words += [b"%d" % slots[0], b"%d" % slots[-1]]
         return sum(await self._all(request(words)))
@@ -150,7 +152,7 @@ class TableRequests:
         return sum(await self._all(request([b"DBSIZE"])))
 
     async def _all(self, encoded: bytes, *, before: int = 0) -> list[Any]:
-        """The answers of all masters, who are the same before and behind it."""
+        """Returns the answers of all masters, once these stayed the same during the request."""
         attempts = self._calls.attempts()
         while True:
             nodes = self._nodes
@@ -175,7 +177,7 @@ class TableRequests:
                 return answers
 
     async def _ask(self, address: str | None, slot: int, words: list[bytes]) -> Any:
-        """One node's answer; a refusal once it was seen to, so that others may be asked."""
+        """Returns one node's answer; or a refusal, after which the caller may ask another node."""
         attempts = self._calls.attempts()
         encoded = request(words)
         while True:
@@ -208,7 +210,7 @@ SCAN_COUNT: Final = 1_000
 
 
 class AsyncKv:
-    """Use `connect`, and `close` when done, or an `async with` block."""
+    """A table's client. Call `connect`, and `close` when done, or use an `async with` block."""
 
     def __init__(self, calls: Requester, resources: ExitStack) -> None:
         self._calls = calls
@@ -216,7 +218,7 @@ class AsyncKv:
         self._batches = BulkRequests(calls)
         self._whole = TableRequests(calls)
         self.binlogs = Binlogs(calls)
-        """The records of its changes; use a client of its own for that."""
+        """The records of the table's changes; use a client of its own for these."""
 
     @classmethod
     async def connect(
@@ -230,7 +232,8 @@ class AsyncKv:
         timeout_ms: int = TIMEOUT_MS,
         environment: Environment | None = None,
     ) -> Self:
-        """A client that one node at least has answered; `addresses` are HOST:PORT[,…].
+        """Connects to a table; returns once at least one node has answered. `addresses` are
+        HOST:PORT[,…].
 
         With `read_from="replicas"` values may be some moments old.
         """
@@ -311,9 +314,11 @@ class AsyncKv:
         keepttl: bool = False,
         get: bool = False,
     ) -> bool | bytes | None:
-        """Whether it was set, which `nx` (it has no value) and `xx` (it has one) may prevent.
+        """Sets a key, with `nx` only if it has no value, with `xx` only if it has one; returns
+        whether it did.
 
-        With `get` what it was before. It is kept for `ex` seconds or `px` milliseconds.
+        With `get` it returns the old value instead. The key expires after `ex` seconds or `px`
+        milliseconds.
         """
         words: list[Word] = ["SET", key, value, *_ends(ex=ex, px=px)]
         words += ["NX"] * nx + ["XX"] * xx + ["KEEPTTL"] * keepttl + ["GET"] * get
@@ -330,16 +335,16 @@ class AsyncKv:
         px: int | None = None,
         keepttl: bool = False,
     ) -> bool:
-        """Give a key another value if it has the one that is expected; whether it had."""
+        """Replaces a value if it equals `expected`; returns whether it did."""
         words: list[Word] = ["CAS", key, expected, value, *_ends(ex=ex, px=px)]
         return bool(await self._write(words + ["KEEPTTL"] * keepttl))
 
     async def incr(self, key: Word, amount: int = 1) -> int:
-        """Add a whole number to a value, 0 where there is none; what it is then."""
+        """Adds a whole number to a value (0 if there is none); returns the sum."""
         return int(await self._write(["INCRBY", key, amount]))
 
     async def append(self, key: Word, value: Word) -> int:
-        """How long the value is then."""
+        """Appends to a value; returns its new length."""
         return int(await self._write(["APPEND", key, value]))
 
     async def getset(self, key: Word, value: Word) -> bytes | None:
@@ -349,18 +354,18 @@ class AsyncKv:
         return await self._write(["GETDEL", key])  # type: ignore[no-any-return]
 
     async def expire(self, key: Word, *, ex: int | None = None, px: int | None = None) -> bool:
-        """Let a key end in some time; whether there was one."""
+        """Sets when a key expires; returns whether the key exists."""
         word, number = _ends(ex=ex, px=px) or ("", 0)
         if not word:
             raise InvalidInput("say when the key ends: give ex or px")
         return bool(await self._write(["EXPIRE" if word == "EX" else "PEXPIRE", key, number]))
 
     async def persist(self, key: Word) -> bool:
-        """Let a key stay; whether it would have ended."""
+        """Removes a key's expiry; returns whether it had one."""
         return bool(await self._write(["PERSIST", key]))
 
     async def ttl_ms(self, key: Word) -> int | None:
-        """Milliseconds until a key ends: -1 if it does not, None if there is none."""
+        """Milliseconds until a key expires: -1 if it does not, None if there is no key."""
         left = int(await self._read(["PTTL", key]))
         return None if left == -2 else left
 
@@ -371,13 +376,13 @@ class AsyncKv:
         return bool(await self._read(["EXISTS", key]))
 
     async def delete(self, *keys: Word) -> int:
-        """How many there were."""
+        """Deletes keys; returns how many existed."""
         if len(keys) == 1:
             return int(await self._write(["DEL", keys[0]]))
         return await self.delete_many(keys)
 
     async def command(self, *words: Word, reads: bool = False) -> Any:
-        """Any command on one key, which is its second word; `reads` where it changes nothing."""
+        """Runs any command on one key, its second word; `reads`: the command changes nothing."""
         if len(words) < 2:
             raise InvalidInput("give a command and its key")
         return await (self._read(words) if reads else self._write(words))
@@ -393,13 +398,13 @@ class AsyncKv:
     # Many keys
 
     async def get_many(self, keys: Iterable[Word]) -> list[bytes | None]:
-        """The values in the order of the keys."""
+        """Returns the values in the order of the keys."""
         return await self._batches.get([as_bytes(key) for key in keys])
 
     async def set_many(
         self, pairs: Mapping[Any, Word] | Iterable[tuple[Word, Word]], *, px: int | None = None
     ) -> None:
-        """Keys and values; those of one partition are set together, others not."""
+        """Sets many keys; those of one partition are set together, others separately."""
         items = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
         await self._batches.set(
             [as_bytes(key) for key, _ in items],
@@ -410,7 +415,7 @@ class AsyncKv:
     async def incr_many(
         self, amounts: Mapping[Any, int] | Iterable[tuple[Word, int]], *, px: int | None = None
     ) -> None:
-        """Add to many values; with `px` they end so long after it."""
+        """Adds to many values; with `px` they expire after that time."""
         items = list(amounts.items() if isinstance(amounts, Mapping) else amounts)
         await self._batches.increment(
             [as_bytes(key) for key, _ in items],
@@ -419,24 +424,24 @@ class AsyncKv:
         )
 
     async def delete_many(self, keys: Iterable[Word]) -> int:
-        """How many there were."""
+        """Deletes keys; returns how many existed."""
         return await self._batches.delete([as_bytes(key) for key in keys])
 
     async def write_named(
         self, rows: Iterable[NamedRows], *, operation: Literal["set", "increment"] = "set"
     ) -> None:
-        """Rows under names of the caller's own, so that another process may write them again.
+        """Writes rows under the caller's own names, so that another process may repeat the write.
 
-        What has been written under a name, where a node still knows that, is passed over.
+        A node skips rows whose name it still knows.
         """
         await self._batches.write_named(b"SET" if operation == "set" else b"INCR", rows)
 
-    # Keys with one tag, which stands in braces: `{user1}.name`
+    # Keys with one tag, the text in braces: `{user1}.name`
 
     async def tag_list(
         self, tag: Word, *, match: Word | None = None, count: int | None = None
     ) -> dict[bytes, bytes]:
-        """Keys and values of all with a tag."""
+        """Returns keys and values of all keys with a tag."""
         words: list[Word] = ["TAG", "LIST", _checked_tag(tag)]
         words += ["MATCH", match] if match is not None else []
         words += ["COUNT", count] if count is not None else []
@@ -446,14 +451,14 @@ class AsyncKv:
         )
 
     async def tag_delete(self, tag: Word) -> int:
-        """Delete all with a tag at once; how many there were."""
+        """Deletes all keys with a tag at once; returns how many there were."""
         encoded = [b"TAG", b"DEL", _checked_tag(tag)]
         return int(await self._calls.write(slot_of(encoded[2]), request(encoded)))
 
     async def transaction(self, commands: Iterable[Sequence[Word]]) -> list[Any]:
-        """Commands on keys with one tag, done together; their answers.
+        """Runs commands on keys with one tag, all together; returns their answers.
 
-        One that is refused by itself has an error for an answer; the others are done all the same.
+        A command that is refused has an error as its answer; the others still run.
         """
         return await transact(self._calls, [[as_bytes(w) for w in each] for each in commands])
 
@@ -462,65 +467,66 @@ class AsyncKv:
     async def scan(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
     ) -> AsyncGenerator[bytes, None]:
-        """All keys, or those that match; the nodes are asked for `count` at a time."""
+        """Yields all keys, or those that match; asks the nodes for `count` at a time."""
         async for keys in self._whole.pages(None if match is None else as_bytes(match), count):
             for key in keys:
                 yield key
 
     async def size(self) -> int:
-        """How many keys there are."""
+        """Returns the number of keys."""
         return await self._whole.count()
 
     async def flush(self) -> None:
-        """Delete all keys."""
+        """Deletes all keys."""
         await self._whole.flush()
 
-    # Partitions as they were at one moment
+    # Partitions as of one moment
 
     async def partitions(self) -> list[PartitionPlace]:
-        """All of the table, in the order of their numbers."""
+        """Returns all partitions of the table, in the order of their numbers."""
         return await partitions_of(self._calls)
 
     async def checkpoint(
         self, partition: int, *, ttl_ms: int = TTL_MS, group: str = ""
     ) -> AsyncCheckpoint:
-        """All keys of a partition as they are at this moment, to be read in pages.
+        """Takes a checkpoint: all keys of a partition as of this moment, read in pages.
 
-        It ends when nothing was read of it for `ttl_ms`. Those of a group are kept and ended
-        together, as well.
+        It expires after `ttl_ms` without a read. The checkpoints of a group can be renewed and
+        ended together.
         """
         return await begin_checkpoint(self._calls, partition, ttl_ms=ttl_ms, group=group)
 
     async def renew_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
-        """Let the time of a group's checkpoints on some nodes begin anew; how many there are."""
+        """Renews a group's checkpoints on some nodes; returns how many there are."""
         return await to_group(self._calls, "RENEW", group, addresses)
 
     async def end_checkpoints(self, group: str, addresses: Iterable[str]) -> int:
-        """How many there were of a group on some nodes."""
+        """Ends a group's checkpoints on some nodes; returns how many there were."""
         return await to_group(self._calls, "END", group, addresses)
 
     def checkpoint_of(self, about: CheckpointAbout) -> AsyncCheckpoint:
-        """One that was begun before, by this client or another one."""
+        """Returns a checkpoint that this or another client has begun."""
         return AsyncCheckpoint(self._calls, about)
 
-    # Changes of a stream, by one writer at a time: see `commands/apply`
+    # Changes of a stream, by one writer at a time: see `commands/bulk`
 
     async def fence(self, producer: Word, number: int | None = None) -> int:
-        """The largest number that came under a producer's name, -1 where none did; with a number,
-        smaller ones are refused from now on (`ProducerFenced`).
+        """Returns the largest number under a producer's name, -1 if there is none. With a number,
+        nodes refuse smaller ones from now on (`ProducerFenced`).
         """
         return await self._whole.fence(as_bytes(producer), number)
 
     async def apply(self, producer: Word, number: int, writes: Sequence[KeyWrite]) -> None:
-        """Writes of different keys, with absolute times; nothing of it where a larger number came.
+        """Writes different keys, with absolute times. Writes nothing if the producer has used a
+        larger number.
 
-        The same number again has to have the same writes.
+        A repetition of a number must have the same writes.
         """
         await self._batches.apply(as_bytes(producer), number, writes)
 
     async def clear(self, producer: Word, number: int, slots: range) -> int:
-        """As `apply`: delete all keys of partitions that are within the slots; how many partitions
-        have some of the slots and others as well, and were left as they are.
+        """Like `apply`, but deletes all keys of partitions within the slots. Returns how many
+        partitions have some of the slots and others as well; these are not changed.
         """
         return await self._whole.clear(as_bytes(producer), number, slots)
 
@@ -534,10 +540,10 @@ class AsyncKv:
         value: str = "value",
         ttl_ms: int | str | None = None,
     ) -> int:
-        """Set the keys of a column to the values of another; how many rows it were.
+        """Sets the keys of one column to the values of another; returns the number of rows.
 
-        They are kept for so many milliseconds, or as many as a column says. Of a key that comes
-        again the last value counts.
+        Keys expire after `ttl_ms` milliseconds, or the column of that name. For a repeated key the
+        last value counts.
         """
         from raftwood.zeppelin.client.arrow_rows import columns_of  # noqa: PLC0415 (an extra)
 
@@ -548,7 +554,7 @@ class AsyncKv:
         return count
 
     async def get_arrow(self, keys: "Iterable[Word] | pyarrow.Array") -> "pyarrow.Table":
-        """Columns `key` and `value`, null where there is none."""
+        """Returns columns `key` and `value`; a missing value is null."""
         from raftwood.zeppelin.client.arrow_rows import keys_of, table_of  # noqa: PLC0415
 
         names = keys_of(keys)
@@ -557,7 +563,7 @@ class AsyncKv:
     async def scan_arrow(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
     ) -> "AsyncGenerator[pyarrow.Table, None]":
-        """All keys and values, some thousand at a time; what ended meanwhile is left out."""
+        """Yields all keys and values, some thousand at a time, without those that expired."""
         from raftwood.zeppelin.client.arrow_rows import table_of  # noqa: PLC0415
 
         async for keys in self._whole.pages(None if match is None else as_bytes(match), count):

@@ -1,7 +1,7 @@
-"""A table's binlogs, for whoever captures its changes: see `commands/binlog` for what is asked.
+"""A table's binlogs, for the capture of its changes: `commands/binlog` describes the requests.
 
-A read waits for records, and what is asked behind it on the same connection waits as well: whoever
-reads binlogs has a client for that alone.
+A read waits for records, and so do requests behind it on the same connection: a reader of binlogs
+needs a client of its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,19 +21,19 @@ _NO_ANSWER: Final = "a node answered BINLOG with something else"
 
 
 class PartitionSlots(msgspec.Struct, frozen=True):
-    """A partition, and the slots that it has: `first` to `stop` - 1."""
+    """A partition, and its slots: `first` to `stop` - 1."""
 
     number: int
     first: int
     stop: int
     parent: int | None = None
-    """Which it was split off; None: it was there from the beginning."""
+    """The partition that it was split off; None: it is an original one."""
     split_at: BinlogPosition = BinlogPosition()
-    """The parent's last record that is its own as well."""
+    """The last record that it shares with its parent."""
 
 
 class TableBinlogs(msgspec.Struct, frozen=True):
-    """A table as its binlogs are known by."""
+    """The identity and partitions of a table."""
 
     table: str
     incarnation: int
@@ -41,44 +41,45 @@ class TableBinlogs(msgspec.Struct, frozen=True):
 
 
 class BinlogWant(msgspec.Struct, frozen=True):
-    """What is asked of one partition."""
+    """A request for the records of one partition."""
 
     partition: int
     position: BinlogPosition
-    """The binlog has to contain it."""
+    """A position that the binlog must contain."""
     first: int
-    """The sequence of the first record that is wanted."""
+    """Sequence of the first wanted record."""
 
 
 class BinlogAnswer(msgspec.Struct, frozen=True):
-    """What a partition's master answered."""
+    """A master's answer for one partition."""
 
     partition: int
     state: BinlogState
-    """Another node is the master, the position is not in the binlog, or what follows is purged."""
+    """`moved`: another node is master. `unknown`: the binlog lacks the position. `purged`: it lacks
+    the wanted records."""
     reached: int = 0
-    """All records up to it are done."""
+    """All records up to this one are done."""
     records: tuple[bytes, ...] = ()
 
 
 class BinlogAnswers(msgspec.Struct, frozen=True):
-    """What one master answered."""
+    """One master's answers."""
 
     partitions: int
-    """So many the table has, as the master knew then."""
+    """Number of the table's partitions, as the master knew it then."""
     answers: tuple[BinlogAnswer, ...]
 
 
 class KeysNow(msgspec.Struct, frozen=True):
-    """What keys have at a position."""
+    """The values of keys at a position."""
 
     position: BinlogPosition
     writes: tuple[KeyWrite, ...]
-    """Of the first of the keys that were asked for."""
+    """Of the first requested keys."""
 
 
 class Binlogs:
-    """Made by `AsyncKv`."""
+    """Reads a table's binlogs; made by `AsyncKv`."""
 
     def __init__(self, calls: Requester) -> None:
         self._calls = calls
@@ -96,14 +97,14 @@ class Binlogs:
     def by_master(
         self, partitions: Iterable[PartitionSlots]
     ) -> dict[str | None, list[PartitionSlots]]:
-        """Partitions by the address of their master, as far as is known; None: nobody is."""
+        """Groups partitions by their master's address; None: no known master."""
         found: dict[str | None, list[PartitionSlots]] = {}
         for each in partitions:
             found.setdefault(self._nodes.map.masters[each.first], []).append(each)
         return found
 
     async def look(self) -> None:
-        """Ask who is master of what."""
+        """Updates the map of masters."""
         await self._nodes.look(self._nodes.looks)
 
     async def read(
@@ -115,8 +116,8 @@ class Binlogs:
         bytes_max: int = 1 << 20,
         wait_ms: int = 0,
     ) -> BinlogAnswers | ErrorAnswer:
-        """Records of partitions of one master, once there are some, or after `wait_ms`; a refusal
-        is answered, too: who is master is to be looked for then.
+        """Returns records of partitions of one master, once there are some, or after `wait_ms`.
+        Also returns a refusal: then the caller should `look` for the master.
         """
         words = [b"BINLOG", b"READ", name.encode(), b"%d" % bytes_max, b"%d" % wait_ms]
         for want in wants:
@@ -135,8 +136,8 @@ class Binlogs:
     async def common(
         self, partition: PartitionSlots, epochs: Sequence[EpochStart], *, last: int
     ) -> int | None:
-        """The last sequence that a master's binlog has in common with one that has these epochs;
-        None where that is no longer known, or what follows is purged.
+        """Returns the last sequence that a master's binlog shares with a binlog of these epochs;
+        None if that is no longer known, or the next records are purged.
         """
         numbers = [partition.number, last]
         for start in epochs:
@@ -148,8 +149,8 @@ class Binlogs:
     async def values(
         self, partition: PartitionSlots, keys: Sequence[bytes], *, common: BinlogPosition
     ) -> KeysNow | None:
-        """What the first of some keys have now, at least of one; None where the master's binlog
-        does not contain a position.
+        """Returns the present values of the first keys, at least of one; None if the master's
+        binlog does not contain the position.
         """
         numbers = (partition.number, *_pair(common))
         words = [b"BINLOG", b"VALUES", *(b"%d" % number for number in numbers), *keys]

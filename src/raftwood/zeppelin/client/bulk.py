@@ -1,8 +1,8 @@
-"""Bulk requests: many keys at a time, to all nodes at once, some thousand in a request.
+"""Bulk requests: many keys, to all nodes in parallel, some thousand in a request.
 
-Rows are cut into chunks before it is known which node has them, and a chunk has one name: however
-its rows are spread over nodes when it is sent again, what a partition gets of it is the same, and
-comes in one request. So rows go where whole partitions are, not where single slots are said to be.
+Rows are cut into chunks before the client knows which node has them, and a chunk has one name.
+However the nodes share a chunk's rows when it is sent again, a partition gets the same rows, in one
+request. So the client sends rows by the map of whole partitions, not by moves of single slots.
 """
 
 import asyncio
@@ -21,37 +21,37 @@ from raftwood.zeppelin.slots import slot_of
 CHUNK_ROWS_MAX: Final = 2_000
 CHUNK_BYTES_MAX: Final = 1 << 20
 GIVEN_BYTES_MAX: Final = 16 << 20
-"""Of a chunk that is not cut here."""
+"""Size of a chunk that the caller has cut."""
 PIECES_MAX: Final = 64
-"""Under way at a time."""
+"""Pieces under way at a time."""
 NO_END: Final = b"$1\r\n0\r\n"
 
 Verb: TypeAlias = Literal[b"GET", b"SET", b"INCR", b"DEL", b"APPLY"]
 
 
 class NamedRows(NamedTuple):
-    """Rows that are written once under a name, whoever sends them how often.
+    """Rows that are written once under a name, however often clients send them.
 
-    All of a name that are in one partition have to be the same each time.
+    The rows of a name in one partition must be the same each time.
     """
 
     producer: str
     number: int
     keys: Sequence[bytes]
     values: Sequence[bytes]
-    """Or amounts."""
+    """Values, or amounts."""
     ends: Sequence[bytes] = ()
 
 
 class _Piece:
-    """Rows of one chunk that are asked of one node."""
+    """Rows of one chunk that one node gets."""
 
     __slots__ = ("chunk", "rows", "seen")
 
     def __init__(self, chunk: "_Chunk", rows: Sequence[int] | None, seen: int) -> None:
         self.chunk = chunk
         self.rows = rows
-        """Their places in the chunk; None: all."""
+        """Indexes of the rows in the chunk; None: all."""
         self.seen = seen
 
     @property
@@ -77,9 +77,9 @@ class _Chunk:
         self.keys = keys
         self.values = values
         self.ends = ends
-        """Encoded: for how many milliseconds each is kept."""
+        """Encoded: each row's time to live in milliseconds."""
         self.name = name
-        """Encoded: what makes it known again; empty where it only reads."""
+        """Encoded: the name that identifies a repetition; empty if it only reads."""
         self.reads_replicas = not name
         self.answers: list[Any] = [None] * len(keys) if verb == b"GET" else []
 
@@ -120,7 +120,7 @@ class _Chunk:
 
 
 class _Applied(_Chunk):
-    """Changes under a producer's number: nobody with a smaller one comes behind them."""
+    """Changes under a producer's number: partitions refuse smaller numbers afterwards."""
 
     __slots__ = ("head", "writes")
 
@@ -162,7 +162,7 @@ class BulkRequests:
         await self._write(b"INCR", keys, amounts, ends)
 
     async def write_named(self, verb: Literal[b"SET", b"INCR"], rows: Iterable[NamedRows]) -> None:
-        """Chunks as they are given, each under its own name."""
+        """Sends chunks as the caller cut them, each under its own name."""
         await self._run(_given(verb, each) for each in rows)
 
     async def apply(self, producer: bytes, number: int, writes: Sequence[KeyWrite]) -> None:
@@ -184,7 +184,7 @@ class BulkRequests:
         await self._run(_Chunk(verb, *part, name=name()) for part in _cut(keys, values, ends))
 
     async def _run(self, chunks: Iterable[_Chunk]) -> None:
-        """Send all, some at a time; what fails is sent again, to whoever has it by then."""
+        """Sends all chunks, some at a time; failed pieces go again to their present nodes."""
         self._turn += 1
         asked: deque[tuple[_Piece, asyncio.Future[Any]]] = deque()
         failed: list[tuple[_Piece, ErrorAnswer]] = []
@@ -201,7 +201,7 @@ class BulkRequests:
         asked: "deque[tuple[_Piece, asyncio.Future[Any]]]",
         failed: list[tuple[_Piece, ErrorAnswer]],
     ) -> None:
-        """Wait for all, and send what failed again until nothing does."""
+        """Waits for all pieces, and sends those that failed again until none does."""
         attempts: Attempts | None = None
         while asked or failed:
             while asked:
@@ -211,7 +211,7 @@ class BulkRequests:
             attempts = attempts or self._calls.attempts()
             pieces, failed[:] = list(failed), []
             pieces, parts = _halved(pieces)
-            # One of them says what the others would: nodes are looked for once.
+            # Equal refusals need only one look for the nodes.
             for piece, answer in _distinct(pieces):
                 await attempts.after(answer, self._calls.nodes, piece.seen, is_of_many=True)
             for piece in (*parts, *(piece for piece, _ in pieces)):
@@ -275,7 +275,9 @@ def _given(verb: Verb, rows: NamedRows) -> _Chunk:
 def _halved(
     failed: list[tuple[_Piece, ErrorAnswer]],
 ) -> tuple[list[tuple[_Piece, ErrorAnswer]], list[_Piece]]:
-    """Values that were too much for one answer are asked for by halves; and all others."""
+    """Halves pieces whose values were too much for one answer; returns the others and the
+    halves.
+    """
     others: list[tuple[_Piece, ErrorAnswer]] = []
     halves: list[_Piece] = []
     for piece, answer in failed:
@@ -291,14 +293,14 @@ def _halved(
 
 
 def _distinct(pieces: list[tuple[_Piece, ErrorAnswer]]) -> Iterable[tuple[_Piece, ErrorAnswer]]:
-    """Of pieces that failed in the same words, one."""
+    """Returns one of each group of pieces that failed with the same words."""
     return {answer: (piece, answer) for piece, answer in pieces}.values()
 
 
 def _cut(
     keys: Sequence[bytes], values: Sequence[bytes] = (), ends: Sequence[bytes] = ()
 ) -> Iterator[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
-    """Rows as chunks; where they are cut depends on the rows alone."""
+    """Cuts rows into chunks; the cuts depend on the rows alone."""
     count, begin = len(keys), 0
     while begin < count:
         end = min(begin + CHUNK_ROWS_MAX, count)

@@ -1,12 +1,12 @@
-"""Checkpoints of partitions, as a client reads them: pages from the node that has one.
+"""Checkpoints of partitions, which a client reads in pages from the node that has them.
 
     async with await kv.checkpoint(3) as checkpoint:
         checkpoint.position                          # the last record that is in it
         async for page in checkpoint.pages():
             page.keys(), page.values(), page.ends()
 
-It is read on the node that made it, whoever is master by then. What it is known by (`about`) can be
-given to another process, which goes on with `kv.checkpoint_of(about)`.
+A checkpoint stays on the node that made it, even if another node becomes master. Its description
+(`about`) can go to another process, which continues with `kv.checkpoint_of(about)`.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 PAGE_BYTES: Final = 1 << 20
 TTL_MS: Final = 60_000
-"""From the last page that was asked for."""
+"""From the last page request."""
 
 
 class PartitionPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition, and who is its master."""
+    """A partition and its master."""
 
     incarnation: int
-    """Of the table: one that is dropped and made anew has another."""
+    """The table's incarnation: a table that is dropped and made anew has another."""
     number: int
     first_slot: int
     last_slot: int
     master: str | None
-    """`HOST:PORT`; None where nobody is."""
+    """`HOST:PORT`; None if there is no master."""
 
     @property
     def slots(self) -> range:
@@ -50,24 +50,24 @@ class PartitionPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is, and where."""
+    """The description of a checkpoint, and its node."""
 
     id: str
     address: str
-    """Of the node that has it."""
+    """Address of the checkpoint's node."""
     incarnation: int
-    """Of the table."""
+    """The table's incarnation."""
     partition: int
     position: BinlogPosition
-    """Of the last record in it; it was acked when the checkpoint was made."""
+    """The last record in it, which was acked when the checkpoint was made."""
     first_slot: int
     last_slot: int
     taken_ms: int
-    """By the node's clock; what had expired by then is left out."""
+    """By the node's clock; pages leave out what had expired by then."""
 
 
 class AsyncCheckpoint:
-    """Use `AsyncKv.checkpoint`, and `end` when done, or an `async with` block."""
+    """A checkpoint. Call `AsyncKv.checkpoint`, and `end` when done, or use `async with`."""
 
     def __init__(self, calls: Requester, about: CheckpointAbout) -> None:
         self._calls = calls
@@ -89,7 +89,7 @@ class AsyncCheckpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Where its node cannot be reached it ends by itself.
+        # If its node cannot be reached, it expires by itself.
         with suppress(RaftwoodError):
             await self.end()
 
@@ -101,9 +101,9 @@ class AsyncCheckpoint:
         tag: bytes | None = None,
         prefix: bytes = b"",
     ) -> Page:
-        """One page from a cursor on, of about so many bytes; the same cursor, the same page.
+        """Reads a page of about this size from a cursor; the same cursor gives the same page.
 
-        It may be empty though there is a next one, where few keys have the tag or prefix.
+        A page may be empty before the last one, if few keys have the tag or prefix.
         """
         words = [b"CHECKPOINT", b"READ", self.about.id.encode(), cursor, b"%d" % bytes_max]
         words += [b"TAG", tag] if tag is not None else []
@@ -123,7 +123,7 @@ class AsyncCheckpoint:
         tag: bytes | None = None,
         prefix: bytes = b"",
     ) -> AsyncGenerator[Page, None]:
-        """All pages from a cursor on; while one is used the next one is on its way."""
+        """Yields all pages from a cursor on; fetches the next page while the caller uses one."""
 
         async def begin(start: bytes) -> Page:
             return await self.read(start, bytes_max=bytes_max, tag=tag, prefix=prefix)
@@ -148,25 +148,25 @@ class AsyncCheckpoint:
         tag: bytes | None = None,
         prefix: bytes = b"",
     ) -> "AsyncGenerator[pyarrow.RecordBatch, None]":
-        """Columns `key`, `value` and `expires`, which is null where a key stays."""
+        """Yields batches with `key`, `value` and `expires`, null if a key does not expire."""
         from raftwood.zeppelin.client.arrow_rows import batch_of_page  # noqa: PLC0415 (an extra)
 
         async for page in self.pages(cursor, bytes_max=bytes_max, tag=tag, prefix=prefix):
             yield batch_of_page(page)
 
     async def renew(self) -> None:
-        """Let its time to live begin anew, as reading does."""
+        """Restarts its time to live, as reading does."""
         words = [b"CHECKPOINT", b"RENEW", self.about.id.encode()]
         await _ask(self._calls, self.about.address, words)
 
     async def end(self) -> None:
-        """Give back what it takes on its node."""
+        """Releases the checkpoint on its node."""
         words = [b"CHECKPOINT", b"END", self.about.id.encode()]
         await _ask(self._calls, self.about.address, words)
 
 
 async def partitions_of(calls: Requester) -> list[PartitionPlace]:
-    """As some node knows them."""
+    """Returns the partitions as one node knows them."""
     answer = await calls.read(0, request([b"PARTITIONS"]))
     try:
         incarnation, told = answer
@@ -187,12 +187,12 @@ async def partitions_of(calls: Requester) -> list[PartitionPlace]:
 async def begin_checkpoint(
     calls: Requester, partition: int, *, ttl_ms: int, group: str
 ) -> AsyncCheckpoint:
-    """Where the partition is served; tried as any other request."""
+    """Takes a checkpoint on the node that serves the partition; retried like any other request."""
     places = {each.number: each for each in await partitions_of(calls)}
     if partition not in places:
         raise InvalidInput(f"there is no partition {partition}: the table has {len(places)}")
-    # The slot that a node names where another has the partition; of the first one replicas may not
-    # be told (`commands/topology`).
+    # A node redirects by the partition's last slot; for the first slot it may leave out replicas
+    # (`commands/cluster`).
     slot = places[partition].last_slot
     encoded = request([b"CHECKPOINT", b"BEGIN", b"%d" % partition, b"%d" % ttl_ms, group.encode()])
     attempts, nodes, reads = calls.attempts(), calls.nodes, True
@@ -228,8 +228,8 @@ def _about(answer: Any, address: str, partition: int) -> CheckpointAbout:
 async def to_group(
     calls: Requester, verb: Literal["RENEW", "END"], group: str, addresses: Iterable[str]
 ) -> int:
-    """Renew or end all of a group on some nodes; how many there were. Of a node that cannot be
-    reached they end by themselves.
+    """Renews or ends all checkpoints of a group on some nodes; returns how many there were. On a
+    node that cannot be reached they expire by themselves.
     """
     words = [b"CHECKPOINT", verb.encode(), b"GROUP", group.encode()]
     count = 0
@@ -240,7 +240,7 @@ async def to_group(
 
 
 async def _ask(calls: Requester, address: str, words: list[bytes]) -> Any:
-    """A certain node's answer; tried again while it cannot be reached."""
+    """Returns the answer of one certain node; retried while it cannot be reached."""
     attempts, nodes, encoded = calls.attempts(), calls.nodes, request(words)
     while True:
         seen = nodes.looks
@@ -252,7 +252,7 @@ async def _ask(calls: Requester, address: str, words: list[bytes]) -> Any:
 
 
 def _harmless(answer: ErrorAnswer) -> ErrorAnswer:
-    """What was lost may be asked for again: at worst a checkpoint ends by itself."""
+    """A lost request may be repeated: at worst a checkpoint is left to expire."""
     return NotSent(answer.text) if isinstance(answer, ConnectionEnded) else answer
 
 

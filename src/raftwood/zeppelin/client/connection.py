@@ -1,8 +1,8 @@
-"""A connection to one node: requests go out together, answers come back in their order.
+"""A connection to one node: sends requests together, and matches answers to them in order.
 
 A request costs a future, which its caller awaits, and no task. A bounded number is in flight; a
-caller that wants more waits for room. A node that owes an answer and is silent for too long is
-given up: its requests are answered with `ConnectionEnded`.
+caller that wants more waits for room. The connection gives up a node that owes an answer and is
+silent for too long: its requests get `ConnectionEnded`.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from raftwood.zeppelin.resp import Answers
 IN_FLIGHT_MAX: Final = 1_024
 UNSENT_BYTES_MAX: Final = 8 << 20
 SILENCE_S_MAX: Final = 7.0
-"""Above what a node takes at most: 5 s for replicas to have a write, 1.5 s for a hand-over."""
+"""Above the longest wait of a node: 5 s for replicas to have a write, 1.5 s for a hand-over."""
 
 _Waiting: TypeAlias = "asyncio.Future[Any] | list[Any] | None"
-"""Who gets an answer: its caller, a list that is gathered, or nobody."""
+"""Receiver of an answer: its caller, a list, or none."""
 
 
 class NodeConnection(asyncio.Protocol):
-    """One connection's callbacks; `nodes` makes and logs them in."""
+    """One connection's callbacks; `NodePool` makes it and logs it in."""
 
     def __init__(self, address: str, *, silence_s_max: float) -> None:
         self.address = address
@@ -55,8 +55,8 @@ class NodeConnection(asyncio.Protocol):
     def ask(
         self, encoded: bytes, *, before: int = 0, gathered: list[Any] | None = None
     ) -> "asyncio.Future[Any]":
-        """Send requests, and be given the last answer; those `before` it are gathered, or left
-        out.
+        """Sends requests; returns the last answer. The `before` answers in front of it go to
+        `gathered`, or are dropped.
         """
         answered = self._loop.create_future()
         if not self.is_open:
@@ -75,14 +75,14 @@ class NodeConnection(asyncio.Protocol):
         return answered
 
     async def room(self) -> None:
-        """Wait until another request may be sent, or the connection is gone."""
+        """Waits until another request may be sent, or the connection is gone."""
         while self.is_open and self.is_full:
             waiter = self._loop.create_future()
             self._in_want_of_room.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                self._make_room()  # what it was woken for may be another's
+                self._make_room()  # another caller may use the room that woke this one
                 raise
 
     def _flush(self) -> None:
@@ -170,7 +170,7 @@ class NodeConnection(asyncio.Protocol):
         self._silence_timer = None
         if not self._pending:
             return
-        # The same sum as the timer was set by: a difference may be rounded to less, for ever.
+        # Computed like the timer's end: rounding a difference could leave it below for ever.
         if self._loop.time() < self._heard_at + self._silence_s_max:
             self._watch(self._heard_at)
         else:
@@ -183,7 +183,7 @@ class NodeConnection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        """End it; what is not answered is lost."""
+        """Closes the connection; unanswered requests are lost."""
         self._give_up("the client was closed")
         if self._transport is not None:
             await self._closed

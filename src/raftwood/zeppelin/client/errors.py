@@ -26,30 +26,30 @@ from raftwood.zeppelin.slots import SLOTS
 
 
 class CommandRefused(InvalidInput):
-    """In the node's words."""
+    """A node refused the command; the message has the node's words."""
 
     code = "kv_command_refused"
 
 
 class AnswerLost(RaftwoodError):
-    """It was done: read what there is now."""
+    """The command was done: read the present value."""
 
     code = "kv_answer_lost"
 
 
 class ProducerFenced(Conflict):
-    """Nothing was written: another one has taken over."""
+    """Nothing was written: another process has taken over the producer."""
 
     code = "kv_fenced"
 
 
 class CheckpointGone(NotFound):
-    """It was ended, its time to live was over, or its node was started again."""
+    """The checkpoint was ended, expired, or its node was restarted."""
 
     code = "kv_checkpoint_gone"
 
 
-# What a refusal means for whoever asked: go elsewhere, try again, or give up. No I/O.
+# What a refusal means for the caller: go to another node, try again, or give up. No I/O.
 
 _LATER: Final = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 _LATER_WORDS: Final = "ERR max number of clients reached"
@@ -75,18 +75,18 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """The same request may succeed in a while."""
+    """The same request may succeed later."""
 
     reason: str
     may_be_done: bool = False
-    """It may have been carried out: only one that has a name may be sent again."""
+    """It may have been executed: only a named request may be sent again."""
 
 
 Judgement: TypeAlias = Moved | RetryLater | RaftwoodError
 
 
 def judged(answer: ErrorAnswer) -> Judgement:
-    """What is to be done about a refusal; an error is to be raised."""
+    """Returns what to do about a refusal: go on, or an error to raise."""
     text = answer.text
     if isinstance(answer, ConnectionEnded):
         return RetryLater(text, may_be_done=True)

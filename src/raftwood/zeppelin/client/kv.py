@@ -5,7 +5,7 @@
         table = kv.get_arrow(keys)
 
 A thin facade: the real client runs on an event loop in a thread of its own, and any number of
-threads may call it. The calls mean what they do in `AsyncKv`.
+threads may call it. The calls are those of `AsyncKv`.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 class KvCheckpoint:
-    """Use `Kv.checkpoint`, and `end` when done, or a `with` block; as `AsyncCheckpoint`."""
+    """Like `AsyncCheckpoint`. Call `Kv.checkpoint`, and `end` when done, or use `with`."""
 
     def __init__(self, thread: LoopThread, checkpoint: AsyncCheckpoint) -> None:
         self._thread = thread
@@ -70,7 +70,7 @@ class KvCheckpoint:
 
 
 def each_of(thread: LoopThread, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
-    """What comes from a generator on the client's own loop."""
+    """Yields the items of a generator that runs on the client's own loop."""
 
     async def following() -> Item | None:
         return await anext(items, None)
@@ -79,12 +79,12 @@ def each_of(thread: LoopThread, items: AsyncGenerator[Item, None]) -> Iterator[I
         while (item := thread.call(following())) is not None:
             yield item
     finally:
-        with suppress(Unavailable):  # the client is closed, and all of this with it
+        with suppress(Unavailable):  # the client is closed, which also closed the generator
             thread.call(items.aclose())
 
 
 class Kv:
-    """Use `connect`, and `close` when done, or a `with` block."""
+    """A table's client. Call `connect`, and `close` when done, or use a `with` block."""
 
     def __init__(self, thread: LoopThread, client: AsyncKv) -> None:
         self._thread = thread
@@ -101,7 +101,7 @@ class Kv:
         read_from: ReadFrom = "masters",
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
-        """A client that one node at least has answered; `addresses` are HOST:PORT[,…]."""
+        """Connects to a table; returns once a node has answered. `addresses` are HOST:PORT[,…]."""
         return cls(
             *LoopThread.with_client(
                 "raftwood-kv-client",
@@ -276,7 +276,7 @@ class Kv:
     ) -> "Iterator[pyarrow.Table]":
         return each_of(self._thread, self._client.scan_arrow(match, count=count))
 
-    # Partitions as they were at one moment
+    # Partitions as of one moment
 
     def partitions(self) -> list[PartitionPlace]:
         return self._thread.call(self._client.partitions())

@@ -1,4 +1,4 @@
-"""The nodes of a table as a client knows them: the map of slots, a connection to each node."""
+"""A client's view of a table's nodes: the map of slots, a connection to each node."""
 
 import asyncio
 import ssl
@@ -24,7 +24,7 @@ from raftwood.zeppelin.slots import SLOTS
 
 
 class SlotMap:
-    """Of one table, as of an epoch; a slot that moved meanwhile is put right by itself."""
+    """The nodes of a table's slots, as of an epoch; corrected as slots turn out to have moved."""
 
     __slots__ = ("addresses", "epoch", "masters", "only", "replicas", "told")
 
@@ -33,16 +33,16 @@ class SlotMap:
         self.masters: list[str | None] = [None] * SLOTS
         """`HOST:PORT` by slot."""
         self.told = self.masters
-        """The same without what moved meanwhile: neighbours of one partition have one master."""
+        """The masters without corrections: all slots of a partition have the same master."""
         self.replicas: list[Sequence[str]] = [()] * SLOTS
         self.addresses: list[str] = []
-        """Of all nodes that have something."""
+        """Addresses of all nodes that have slots."""
         self.only: str | None = None
-        """The master of all slots, where there is one."""
+        """The master of all slots, if there is only one."""
 
     @classmethod
     def decoded(cls, answer: Any, *, epoch: int) -> "SlotMap":
-        """From what CLUSTER SLOTS answers."""
+        """Decodes an answer to CLUSTER SLOTS."""
         found = cls(epoch)
         known: dict[str, None] = {}
         try:
@@ -65,7 +65,7 @@ class SlotMap:
         return found
 
     def moved(self, slot: int, address: str) -> None:
-        """A node says who has a slot."""
+        """Takes a node's redirection for a slot."""
         if self.masters[slot] != address:
             if self.masters is self.told:
                 self.masters = list(self.told)
@@ -85,10 +85,9 @@ def _address(host: Any, port: Any) -> str:
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-# The nodes of a table as a client knows them: who has which slot, and a connection to each.
+# A client's view of a table's nodes: the map of slots, and a connection to each node.
 #
-# Connections and the map of slots are made when they are needed, each by one task at a time,
-# however many ask for it.
+# Connections and the map are made on demand, each by one task at a time, however many callers ask.
 
 ReadFrom = Literal["masters", "replicas"]
 Result = TypeVar("Result")
@@ -97,14 +96,14 @@ ADDRESSES_MAX: Final = 64
 CONNECT_S_MAX: Final = 3.0
 ASK_MAP_S_MAX: Final = 3.0
 MAPS_EVERY_S: Final = 0.02
-"""Between two looks at who has which slots, at least."""
+"""Least interval of two requests for the map."""
 _ASKED_AT_ONCE: Final = 3
 _MAP: Final = requests([[b"CLUSTER", b"INFO"], [b"CLUSTER", b"SLOTS"]])
 _EPOCH: Final = "cluster_current_epoch:"
 
 
 class KvAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Where nodes are, who the client is, and from whom it reads."""
+    """Addresses of nodes, the client's login, and the replicas that it reads from."""
 
     addresses: tuple[str, ...]
     user: str
@@ -112,11 +111,11 @@ class KvAccess(msgspec.Struct, frozen=True, kw_only=True):
     tls: ClientTls | None = None
     read_from: ReadFrom = "masters"
     silence_s_max: float = SILENCE_S_MAX
-    """A node that owes an answer for so long is given up."""
+    """Silence after which a node that owes an answer is given up."""
 
 
 def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses as a list, or as one text with commas."""
+    """Parses addresses: a list, or one text with commas."""
     parts = given.split(",") if isinstance(given, str) else given
     found = tuple(each.strip() for each in parts if each.strip())
     if not 0 < len(found) <= ADDRESSES_MAX:
@@ -127,14 +126,14 @@ def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class NodePool:
-    """Use `start`, and `close` when done."""
+    """The nodes of a table. Call `start`, and `close` when done."""
 
     def __init__(self, environment: Environment, access: KvAccess) -> None:
         self._access = access
         self._loop = asyncio.get_running_loop()
         self.map = SlotMap()
         self.looks = 0
-        """How often the map was asked for: who finds it wrong says how old its own view is."""
+        """How often the map was fetched: a caller that finds it wrong passes the count it saw."""
         self._looked_at = float("-inf")
         self._turn = environment.random.randrange(1 << 16)
         self._links: dict[str, NodeConnection] = {}
@@ -143,7 +142,7 @@ class NodePool:
         self.is_closed = False
 
     async def start(self, timeout_s: float) -> None:
-        """Learn who has which slots; one node that answers is enough."""
+        """Fetches the map of slots; one answering node is enough."""
         deadline = self._loop.time() + timeout_s
         while True:
             try:
@@ -171,10 +170,10 @@ class NodePool:
             await link.close()
         self._links.clear()
 
-    # Whom to ask.
+    # Selecting a node.
 
     def place(self, slot: int, *, reads: bool, turn: int | None = None) -> str | None:
-        """The address that a request on a slot goes to; None where nobody has it."""
+        """Returns the address for a request on a slot; None if no node has it."""
         if reads and self._access.read_from == "replicas":
             replicas = self.map.replicas[slot]
             if replicas:
@@ -185,12 +184,12 @@ class NodePool:
         return self.map.masters[slot]
 
     def link(self, address: str | None) -> NodeConnection | None:
-        """The connection to a node, where it is there."""
+        """Returns the open connection to a node, if there is one."""
         link = self._links.get(address) if address is not None else None
         return link if link is not None and link.is_open else None
 
     def moved(self, slot: int, address: str) -> None:
-        """A node said where a slot is; what else it knows is looked for, beside."""
+        """Takes a node's redirection for a slot, and fetches that node's map in the background."""
         self.map.moved(slot, address)
         if self._looking is None:
             self._look_beside(address, newer=True)
@@ -198,7 +197,7 @@ class NodePool:
     # Connections.
 
     async def connected(self, address: str) -> NodeConnection:
-        """The connection to a node, made where there is none; `Unavailable` where it fails."""
+        """Returns the connection to a node, made on demand; raises `Unavailable` if that fails."""
         link = self.link(address)
         if link is not None:
             return link
@@ -258,7 +257,7 @@ class NodePool:
     # The map of slots.
 
     async def look(self, seen: int) -> None:
-        """Ask who has which slots, unless somebody did since `looks` was as it was `seen`."""
+        """Fetches the map, unless another caller has since `looks` was `seen`."""
         if self.looks != seen:
             return
         if self._looking is None:
@@ -283,19 +282,19 @@ class NodePool:
         finally:
             self._looked_at = self._loop.time()
             self.looks += 1
-        # Of the same epoch ours is the same, or better by what moved meanwhile.
+        # A map of the same epoch has nothing new, and lacks our corrections.
         if found.epoch != self.map.epoch:
             self.map = found
 
     def _whom_to_ask(self, first: str | None) -> list[str]:
-        """Those with a connection before the others, and who is known to know more before all."""
+        """Orders nodes: the one said to know more, those with a connection, the others."""
         known = [*self.map.addresses, *self._access.addresses]
         connected = [each for each in known if self.link(each) is not None]
         ordered = [*([first] if first is not None else []), *connected, *known]
         return list(dict.fromkeys(ordered))[:ADDRESSES_MAX]
 
     async def _ask_some(self, addresses: list[str], wanted: int) -> SlotMap:
-        """The map of the first who has one of an epoch or a later; else the newest of all."""
+        """Returns the first map of the wanted epoch or a later one; else the newest of all."""
         newest: SlotMap | None = None
         errors: list[RaftwoodError] = []
         for begin in range(0, len(addresses), _ASKED_AT_ONCE):
@@ -351,7 +350,7 @@ class NodePool:
         return self._loop.create_task(work)
 
     async def _joined(self, task: "asyncio.Task[Result]") -> Result:
-        """What a shared task comes to; whoever is cancelled leaves it to the others."""
+        """Returns the result of a shared task, which a cancelled caller leaves to the others."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -361,7 +360,7 @@ class NodePool:
 
 
 def _note_error(ended: "asyncio.Task[Any]") -> None:
-    """It is told to those who wait for the task, where somebody still does."""
+    """Marks the task's error as retrieved; callers that still wait for the task receive it."""
     if not ended.cancelled():
         ended.exception()
 

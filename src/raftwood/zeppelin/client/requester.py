@@ -1,8 +1,9 @@
-"""Requests that are retried until they are answered, or their time is over.
+"""Retries requests until they are answered, or their time is over.
 
-A request goes to the node that has its slot. Where that one says MOVED it goes on there at once;
-where the node is gone, or nobody has the slot for now, it waits a little and looks again. A write
-has a name (`ONCE`), under which it is done once however often it is sent.
+A request goes to the node that has its slot. If that node answers MOVED, the request goes to the
+new node at once. If the node is gone, or no node has the slot for now, the requester waits a little
+and fetches the map again. A write has a name (`ONCE`), under which it is done once however often it
+is sent.
 """
 
 import asyncio
@@ -18,20 +19,20 @@ from raftwood.zeppelin.client.nodes import NodePool
 from raftwood.zeppelin.resp import ErrorAnswer, request
 
 MOVES_AT_ONCE: Final = 3
-"""In a row; nodes that send a request around have not heard of one another's news yet."""
+"""Redirections in a row; more mean that the nodes do not know one another's news yet."""
 VALUE_BYTES_MAX: Final = 16 << 20
 REQUEST_BYTES_MAX: Final = VALUE_BYTES_MAX + (128 << 10)
-"""A node ends a connection that brings more."""
+"""A node closes a connection that sends a larger request."""
 _BACKOFF: Final = Backoff(first_ms=10, longest_ms=400)
 
 
 def named(producer: str, number: int) -> bytes:
-    """A name, as it stands before the command that has it."""
+    """Encodes a name, which goes before its command."""
     return request([b"ONCE", producer.encode(), b"%d" % number])
 
 
 class Attempts:
-    """How often a request was tried, and for how long it may still be."""
+    """Counts the attempts of a request, and bounds their time."""
 
     def __init__(self, environment: Environment, timeout_s: float) -> None:
         self._random = environment.random
@@ -45,9 +46,9 @@ class Attempts:
     async def after(
         self, answer: ErrorAnswer, nodes: NodePool, seen: int, *, is_of_many: bool = False
     ) -> None:
-        """Whatever is to be done after a refusal, so that the request may be sent again.
+        """Handles a refusal: waits or updates the map, so that the request may be sent again.
 
-        Where many slots are concerned, who has them is looked for first.
+        For a request on many slots it updates the map first.
         """
         step = judged(answer)
         if isinstance(step, RaftwoodError):
@@ -67,7 +68,7 @@ class Attempts:
         try:
             async with asyncio.timeout(left_s):
                 await asyncio.sleep(pause_s if self._failures > 1 else 0)
-                with suppress(Unavailable):  # nobody answers now
+                with suppress(Unavailable):  # no node answers now
                     await nodes.look(seen)
         except TimeoutError:
             raise self._over(step) from None
@@ -80,7 +81,7 @@ class Attempts:
 
 
 class Requester:
-    """What sends a client's requests."""
+    """Sends a client's requests."""
 
     def __init__(self, environment: Environment, nodes: NodePool, timeout_s: float) -> None:
         self._environment = environment
@@ -93,12 +94,12 @@ class Requester:
         return Attempts(self._environment, self._timeout_s)
 
     def name(self) -> bytes:
-        """A new name for what writes; it stands before the command."""
+        """Returns a new name for a write; it goes before the command."""
         self._number += 1
         return named(self._producer, self._number)
 
     async def read(self, slot: int, encoded: bytes) -> Any:
-        """A request on one slot that changes nothing."""
+        """Sends a request on one slot that changes nothing."""
         nodes = self.nodes
         link = nodes.link(nodes.place(slot, reads=True))
         answer: Any = None
@@ -109,7 +110,7 @@ class Requester:
         return await self._persist(slot, encoded, answer, reads=answer is None)
 
     async def write(self, slot: int, encoded: bytes) -> Any:
-        """A request on one slot that may change something; it gets a name."""
+        """Sends a request on one slot that may change something, under a new name."""
         if len(encoded) > REQUEST_BYTES_MAX:
             raise TooLarge(
                 f"a request of {len(encoded)} bytes: {VALUE_BYTES_MAX} of a value at most"
@@ -126,9 +127,9 @@ class Requester:
     async def _persist(
         self, slot: int, encoded: bytes, answer: Any, *, before: int = 0, reads: bool = False
     ) -> Any:
-        """Go on after a refusal, or where nothing could be sent yet.
+        """Retries after a refusal, or if nothing could be sent yet.
 
-        A replica is asked once: the master knows in any case.
+        It asks a replica once, then the master.
         """
         attempts = self.attempts()
         nodes = self.nodes
@@ -146,7 +147,7 @@ class Requester:
                 return answer
 
     async def reach(self, address: str | None) -> NodeConnection | NotSent:
-        """A connection with room for a request, or why there is none."""
+        """Returns a connection with room for a request, or the reason why there is none."""
         if self.nodes.is_closed:
             raise Unavailable("the client is closed")
         if address is None:

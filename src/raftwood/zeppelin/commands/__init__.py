@@ -1,6 +1,6 @@
-"""What Redis's commands do here.
+"""Redis's commands on Zeppelin.
 
 Start reading at `dispatch`, then `command` and `session`. Commands on keys are pure functions on a
-`Turn`. Imports `model`, `records`, `resp`, `replication.epochs`, and of `node` what its clients
-see.
+`Turn`. Imports `model`, `records`, `resp`, `replication.epochs`, and the parts of `node` that serve
+clients.
 """

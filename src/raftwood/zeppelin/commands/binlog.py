@@ -1,16 +1,16 @@
-"""BINLOG: a table's binlogs for whoever captures its changes, as a user of the table.
+"""BINLOG: reads a table's binlogs, to capture its changes, as a user of the table.
 
     BINLOG PARTITIONS                            which there are, of which slots, split off which
     BINLOG READ name bytes wait_ms (partition epoch sequence first)…
     BINLOG COMMON partition last (epoch sequence)…
     BINLOG VALUES partition epoch sequence key…
 
-A reader keeps the position (epoch, sequence) of the last record that it has. READ tells the records
-from `first` on of each partition whose binlog contains that position, as far as they are done as
-the table's acks say; where there are none it waits for some. Records are told as they are stored.
-Where a binlog does not contain a position (a failover cut it), COMMON tells the last sequence that
-it has in common with the epochs that the reader knows, and VALUES what keys have now, where the
-binlog still has that record: else null, and COMMON is asked again.
+A reader keeps the position (epoch, sequence) of its last record. READ returns the records from
+`first` on of each partition whose binlog contains that position, as far as they are done by the
+table's ack rule; if there are none it waits for some. Records are returned as they are stored. If a
+binlog does not contain the position (a failover cut it), COMMON returns the last sequence that it
+shares with the reader's epochs. VALUES returns the present values of keys if the binlog still has
+that record, else null: then the reader asks COMMON again.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ PARTITIONS_AT_ONCE: Final = 4_096
 EPOCHS_MAX: Final = 256
 VALUES_MAX: Final = 1_000
 VALUES_BYTES_MAX: Final = 4 << 20
-"""One answer has so much of values, plus one."""
+"""Bytes of values in one answer, plus one value."""
 
 MOVED: Final = text("moved")
 UNKNOWN: Final = text("unknown")
@@ -51,7 +51,7 @@ RECORDS: Final = text("records")
 
 
 class _Want:
-    """What a reader asks of one partition."""
+    """A reader's request for one partition."""
 
     __slots__ = ("copy", "first", "partition", "position")
 
@@ -62,23 +62,23 @@ class _Want:
         self.position = position
         self.first = first
         self.copy = copy
-        """None where this node is not its master."""
+        """None if this node is not the partition's master."""
 
     def refusal(self) -> bytes | None:
-        """Why no records are told, whatever is done; None where they are."""
+        """Returns why no records can be read, done or not; None if they can."""
         copy = self.copy
         if copy is None or not copy.is_leading or copy.acks.is_over:
             return MOVED
         store, position = copy.store, self.position
         if position.epoch > copy.epoch:
-            return MOVED  # a later master has written that: this one is none any more
+            return MOVED  # a later master wrote that record, so this node is no longer master
         if position.sequence and not contains(store.epochs, store.last_sequence, position):
             return UNKNOWN
         return PURGED if self.first < store.first_sequence else None
 
     @property
     def is_there(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is an answer for this partition."""
         copy = self.copy
         return self.refusal() is not None or (copy is not None and copy.acks.reached >= self.first)
 
@@ -124,12 +124,12 @@ async def _read(session: KvSession, wants: list[_Want], *, bytes_max: int, wait_
         answer, size = await _records(want, bytes_max)
         bytes_max -= size
         told.append(array([integer(want.partition), *answer]))
-    # Whoever was told records of a partition behind its split is told that there is one more.
+    # A reader that got records behind a split sees by the count that there is a new partition.
     return array([integer(len(_table(session).partitions)), array(told)])
 
 
 async def _any_done(wants: list[_Want], timeout_s: float) -> None:
-    """Wait until there is something to tell of a partition, or for so long."""
+    """Waits until one of the partitions has done records, for `timeout_s` at the most."""
     is_done = asyncio.Event()
     waiting = [
         (want.copy.acks, want.copy.acks.wait(want.first, is_done.set))
@@ -147,7 +147,7 @@ async def _any_done(wants: list[_Want], timeout_s: float) -> None:
 
 
 async def _records(want: _Want, bytes_max: int) -> tuple[list[bytes], int]:
-    """What is answered of one partition, and the size of its records."""
+    """Returns the answer for one partition, and the size of its records."""
     refusal = want.refusal()
     copy = want.copy
     if refusal is not None or copy is None:
@@ -161,7 +161,8 @@ async def _records(want: _Want, bytes_max: int) -> tuple[list[bytes], int]:
         except OutOfRange:
             return [PURGED], 0
         if acks.is_over:
-            # Another may have cut what was read meanwhile, and written what is not done yet.
+            # Another master may have cut the records read meanwhile, and written others that are
+            # not done.
             return [MOVED], 0
     records = array([bulk(bytes(each)) for each in found])
     return [RECORDS, integer(acks.reached), records], sum(map(len, found))
@@ -230,7 +231,7 @@ def _copy(session: KvSession, partition: int) -> PartitionCopy | None:
 
 
 def _led(session: KvSession, partition: int) -> PartitionCopy:
-    """The copy of a partition that this node is master of; else the client is told who is."""
+    """Returns the copy of a partition that this node leads; else raises the redirection."""
     copy = _copy(session, partition)
     if copy is not None and copy.is_leading:
         return copy

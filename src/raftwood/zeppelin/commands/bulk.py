@@ -1,13 +1,13 @@
-"""BULK: many keys in one request; and FENCE, which lets one producer alone apply a stream.
+"""BULK: many keys in one request; and FENCE, which lets only one producer apply a stream.
 
     FENCE producer                          the largest number that a partition here knows; or -1
     FENCE producer number                   from now on smaller ones are refused, in all partitions
     BULK APPLY producer number (key SET|DEL value expires_ms)…
     BULK CLEAR producer number first last   no keys in these slots; how many partitions have more
 
-A producer's numbers go up. A partition that has one carries out none that is smaller: so whoever
-has put a larger one into all partitions is alone, however late the requests of others come. The
-same number again was done already. Times are absolute, and so are writes.
+A producer's numbers rise. A partition that has one refuses smaller ones: so a process that has put
+a larger one into all partitions is the only writer, however late the requests of others come. A
+repeated number was done already. Times and writes are absolute.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def clear(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 class ProducerRequest:
-    """A request under a producer's number, which is refused where a larger one came."""
+    """A request under a producer's number, refused if a larger one came before."""
 
     def __init__(self, session: KvSession, producer: bytes, number: bytes) -> None:
         self._session = session
@@ -91,7 +91,7 @@ class ProducerRequest:
         self._session.origin = None
 
     def to_do(self, copies: list[PartitionCopy]) -> list[PartitionCopy]:
-        """Those that have not done it yet; the answer waits for the others as well."""
+        """Returns the copies that have not done it yet; the answer also waits for the others."""
         producer, number = self.origin
         for copy in copies:
             known = copy.store.last_number(producer)
@@ -101,7 +101,7 @@ class ProducerRequest:
 
 
 def put_changes(turn: Turn, changes: list[bytes], places: list[int]) -> None:
-    """What BULK APPLY says of some keys."""
+    """Makes the changes of a BULK APPLY request at these places."""
     for place in places:
         key, verb, value, end = changes[4 * place : 4 * place + 4]
         match verb:
@@ -122,12 +122,11 @@ def _producer(word: bytes) -> bytes:
     return word
 
 
-# BULK: many keys in one request, of whatever slots this node is the master of.
+# BULK: many keys in one request, of all slots that this node leads.
 #
-# Our own client's way in and out for batches: MGET and MSET take keys of one slot alone. What a
-# request writes is one record in each partition that it touches, and each knows it by its ONCE
-# name,
-# so that a request which is sent again, split among other nodes by then, is done where it was not.
+# For our own client's batches: MGET and MSET take keys of one slot only. A request writes one
+# record in each partition that it touches, and each partition knows the request by its ONCE name.
+# So a request that is sent again, even split among other nodes, runs only where it was not done.
 
 BULK_KEYS_MAX: Final = 10_000
 BULK_ANSWER_BYTES_MAX: Final = 32 << 20
@@ -136,7 +135,7 @@ BULK_ANSWER_BYTES_MAX: Final = 32 << 20
 def _by_copy(
     session: KvSession, keys: Sequence[bytes], *, is_write: bool
 ) -> list[tuple[PartitionCopy, list[int]]]:
-    """The places of keys by the copy that has them; refused as a whole where one is not here."""
+    """Groups the places of keys by their copy; refuses the whole request if one key is not here."""
     if not keys or len(keys) > BULK_KEYS_MAX:
         raise RedisError(f"ERR BULK takes 1 to {BULK_KEYS_MAX} keys")
     if max(map(len, keys)) > KEY_BYTES_MAX:
@@ -146,7 +145,7 @@ def _by_copy(
     slots = list(map(slot_of, keys))
     found: dict[object, list[int]] = {}
     for place, slot in enumerate(slots):
-        # What one partition has is one record, also where that has two neighbouring ranges.
+        # A partition gets one record, even if it has two neighbouring places.
         of_slot = place_of_slot(slot, count)
         copy = copies[of_slot] if copies else None
         found.setdefault(of_slot if copy is None else copy, []).append(place)
@@ -156,7 +155,7 @@ def _by_copy(
 def _turns(
     session: KvSession, parts: list[tuple[PartitionCopy, list[int]]]
 ) -> list[tuple[PartitionCopy, list[int], Turn]]:
-    """One for each partition that has not done it yet."""
+    """Returns a turn for each partition that has not done the request yet."""
     return [
         (copy, places, Turn(copy, session.dialect, now_ms=session.now_ms))
         for copy, places in parts
@@ -170,7 +169,7 @@ def _expect_reads(session: KvSession, turns: list[tuple[PartitionCopy, list[int]
 
 
 def _commit(session: KvSession, turns: list[tuple[PartitionCopy, list[int], Turn]]) -> None:
-    # All outcomes are there before the first is committed: one that is too large refuses all.
+    # Compute all outcomes before the first commit: one that is too large refuses all.
     outcomes = [(copy, turn.outcome()) for copy, _, turn in turns]
     is_begun = False
     for copy, writes in outcomes:
@@ -179,7 +178,7 @@ def _commit(session: KvSession, turns: list[tuple[PartitionCopy, list[int], Turn
                 session.commit(copy, writes)
             except PartitionFrozen as frozen:
                 if is_begun and session.origin is None:
-                    # Done again as a whole, some of it would be done twice.
+                    # A repetition of the whole would do some of it twice.
                     raise RedisError(frozen.refusal) from frozen
                 raise
             is_begun = True
@@ -188,7 +187,7 @@ def _commit(session: KvSession, turns: list[tuple[PartitionCopy, list[int], Turn
 def _triples(
     arguments: list[bytes], name: str, now_ms: int
 ) -> tuple[list[bytes], list[bytes], list[int]]:
-    """Keys, what is to be done with each, and when they end; 0 where nothing was said of that."""
+    """Parses keys, operations, and expiry times; 0: none given."""
     if len(arguments) % 3 != 2:
         raise wrong_number(name)
     ends = []
@@ -201,7 +200,7 @@ def _triples(
 
 
 def bulk_set(session: KvSession, arguments: list[bytes]) -> bytes:
-    """`BULK SET key value ttl_ms …`; 0: it does not end."""
+    """`BULK SET key value ttl_ms …`; 0: the key does not expire."""
     keys, values, ends = _triples(arguments, "bulk|set", session.now_ms)
     turns = _turns(session, _by_copy(session, keys, is_write=True))
     for _, places, turn in turns:
@@ -212,7 +211,7 @@ def bulk_set(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 def bulk_incr(session: KvSession, arguments: list[bytes]) -> bytes:
-    """`BULK INCR key amount ttl_ms …`; 0: when it ends stays as it is. All of it or nothing."""
+    """`BULK INCR key amount ttl_ms …`; 0: the expiry stays as it is. All or nothing."""
     keys, amounts, ends = _triples(arguments, "bulk|incr", session.now_ms)
     turns = _turns(session, _by_copy(session, keys, is_write=True))
     try:
@@ -226,14 +225,14 @@ def bulk_incr(session: KvSession, arguments: list[bytes]) -> bytes:
                 kept_ms = 0 if value is None else value.expires_ms
                 turn.put(keys[place], b"%d" % number, ends[place] or kept_ms)
     finally:
-        # A refusal tells what was read as well.
+        # A refusal depends on the reads as well.
         _expect_reads(session, turns)
     _commit(session, turns)
     return OK
 
 
 def bulk_apply(session: KvSession, arguments: list[bytes]) -> bytes:
-    """`BULK APPLY producer number key SET|DEL value expires_ms …`; see `apply`."""
+    """`BULK APPLY producer number key SET|DEL value expires_ms …`."""
     changes = arguments[4:]
     if len(changes) % 4:
         raise wrong_number("bulk|apply")
@@ -251,7 +250,7 @@ def bulk_apply(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 def bulk_del(session: KvSession, arguments: list[bytes]) -> Answer:
-    """`BULK DEL key …`: how many there were."""
+    """`BULK DEL key …`: returns how many existed."""
     keys = arguments[2:]
     parts = _by_copy(session, keys, is_write=True)
     done = [(copy, session.sequence_done(copy)) for copy, _ in parts]
@@ -273,7 +272,7 @@ def bulk_del(session: KvSession, arguments: list[bytes]) -> Answer:
 
 
 def bulk_get(session: KvSession, arguments: list[bytes]) -> Answer:
-    """`BULK GET key …`: their values in order."""
+    """`BULK GET key …`: returns their values in order."""
     keys = arguments[2:]
     values: list[Value | None] = [None] * len(keys)
     cold: list[tuple[PartitionCopy, list[int], list[bytes]]] = []

@@ -1,4 +1,4 @@
-"""CHECKPOINT: a partition as it was at one moment, read in pages; and PARTITIONS, which there are.
+"""CHECKPOINT: a partition as of one moment, read in pages; and PARTITIONS, the table's partitions.
 
     CHECKPOINT BEGIN partition [ttl_ms [group]]     id, table, epoch, sequence, slots, time
     CHECKPOINT READ id cursor bytes [TAG t] [PREFIX p]       next cursor, a page (`zeppelin/pages`)
@@ -6,10 +6,10 @@
     CHECKPOINT END id|GROUP name                    how many there were
     CHECKPOINT LIST                                 those of the table that are here
 
-Our own client's way to read a whole table. A checkpoint is begun where the partition is served, and
-read on that node, whatever becomes of the partition. The first cursor is empty, and so is the one
-behind the last page. The record that it ends with is done before BEGIN answers: no failover takes
-it back.
+Our own client reads whole tables by these commands. A checkpoint begins on the node that serves the
+partition and stays readable there, even if the partition moves. The first cursor is empty, and so
+is the one behind the last page. A checkpoint's last record is done before BEGIN answers, so no
+failover takes it back.
 """
 
 from collections.abc import Awaitable
@@ -74,7 +74,9 @@ def _unknown(identity: str) -> RedisError:
 
 
 def partitions(session: KvSession, _: list[bytes]) -> bytes:
-    """The table's incarnation, and number, first and last slot and master's address of each."""
+    """Returns the table's incarnation, and each partition's number, first and last slot, and
+    master.
+    """
     table, nodes = _table(session), session.topology.nodes
     told = []
     for number, partition in enumerate(table.partitions):
@@ -150,12 +152,12 @@ def _is_still(
     *,
     is_leading: bool,
 ) -> bool:
-    """Whether what was copied is what the partition was all the time."""
+    """Whether the partition stayed the same while it was copied."""
     now, number = _table(session), taken.partition.number
     if now.incarnation != table.incarnation or now.slots_of(number) != table.slots_of(number):
         return False
     if partition_epoch_of(taken.position.epoch) > now.partitions[number].epoch:
-        return False  # a slave may have records of a time when it had other slots already
+        return False  # a slave may have records from a time when the partition had other slots
     if all(each is not copy for each in session.copies):
         return False
     return copy.is_serving if is_leading else copy.may_read_behind
@@ -207,7 +209,7 @@ def end(session: KvSession, arguments: list[bytes]) -> Answer:
 
 
 def _named(session: KvSession, arguments: list[bytes]) -> list[PartitionCheckpoint]:
-    """Those that `id` or `GROUP name` says, which may be none any more."""
+    """Returns the checkpoints that `id` or `GROUP name` selects, maybe none."""
     checkpoints, incarnation = _checkpoints(session), _table(session).incarnation
     word = arguments[-1].decode("utf-8", "replace")
     if len(arguments) == 3:
@@ -225,7 +227,7 @@ async def _end(session: KvSession, found: list[PartitionCheckpoint]) -> bytes:
 
 
 def list_(session: KvSession, _: list[bytes]) -> bytes:
-    """Of each its id, partition, epoch, sequence, and how many milliseconds it still has."""
+    """Returns each checkpoint's id, partition, epoch, sequence, and remaining milliseconds."""
     checkpoints = _checkpoints(session)
     return array(
         [

@@ -1,9 +1,9 @@
 """CLUSTER: the topology of the client's table in Redis Cluster's words.
 
-Here a node may be the master of some partitions and a slave of others, which SHARDS can say. NODES
-has one role for each node: it is a master if it has slots, or is nobody's slave. SLOTS has so, too,
-except for clients that read from slaves: redis-py takes a master that hands some slots over to a
-slave of theirs for a slave altogether, and then leaves out its keys when it is to scan all.
+A node may be the master of some partitions and a slave of others, which SHARDS can express. NODES
+has one role for each node: it is a master if it has slots, or is no slave. SLOTS does the same,
+except for clients that read from slaves: redis-py takes a master that is also a slave of other
+slots for a mere slave, and then leaves its keys out of a scan of the whole table.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ class SlotRange(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def redis_id(node: NodeId) -> str:
-    """A node's id as Redis's tools expect one: 40 hexadecimal digits."""
+    """Returns a node's id in the form of Redis's tools: 40 hexadecimal digits."""
     return hashlib.sha1(node.encode(), usedforsecurity=False).hexdigest()
 
 
 def slot_ranges(topology: Topology, table: Table) -> list[SlotRange]:
-    """In order; partitions without a master are left out, and slaves that are down."""
+    """Returns the ranges in order, without partitions without a master and slaves that are down."""
     ranges: list[SlotRange] = []
     for number in dict.fromkeys(table.places):
         partition = table.partitions[number]
@@ -101,10 +101,10 @@ def _with_one_role(ranges: list[SlotRange]) -> list[SlotRange]:
 
 
 def _masters_first(ranges: list[SlotRange]) -> list[SlotRange]:
-    """So that each master is told of as such before it is as a slave of others.
+    """Orders ranges so that each node appears as a master before it appears as a slave.
 
-    A client may take a node for what it is told first, as redis-py does, which then asks too few
-    for all their keys. So one slot of each master stands first, without its slaves.
+    A client may keep a node's first role, as redis-py does, which then scans too few nodes. So one
+    slot of each master comes first, without its slaves.
     """
     slaves = {slave for each in ranges for slave in each.slaves}
     if not any(each.master in slaves for each in ranges):
@@ -162,7 +162,7 @@ def shards_answer(topology: Topology, table: Table, dialect: Dialect) -> bytes:
 
 
 def nodes_answer(topology: Topology, table: Table, me: NodeId) -> bytes:
-    """A line for each node that has a copy of something of the table."""
+    """Returns a line for each node that has a replica of the table."""
     owned: dict[NodeId, list[str]] = {}
     masters: dict[NodeId, NodeId] = {}
     for each in slot_ranges(topology, table):
@@ -208,10 +208,10 @@ def info_lines(topology: Topology, table: Table) -> str:
     return "".join(f"{name}:{value}\r\n" for name, value in lines.items())
 
 
-# CLUSTER: who has which slots of the client's table, and what is in a slot here.
+# CLUSTER: the nodes of the table's slots, and the keys of a slot on this node.
 
 SLOT_KEYS_MAX: Final = 100_000
-"""So many are told at once."""
+"""Keys in one answer."""
 
 _WORDS: Final = {
     b"SLOTS": 2,
@@ -265,7 +265,7 @@ def _slot(session: KvSession, word: bytes) -> int:
     slot = as_integer(word)
     if not 0 <= slot < SLOTS:
         raise RedisError("ERR Invalid slot")
-    session.copy_of(slot, is_write=False)  # what is handed over is waited for before it is read
+    session.copy_of(slot, is_write=False)  # raises while a hand-over runs, before anything is read
     return slot
 
 
@@ -287,7 +287,7 @@ async def _some(session: KvSession, slot: int, count: int) -> bytes:
 
 
 async def _keys(session: KvSession, slot: int) -> AsyncIterator[list[bytes]]:
-    """Those of a slot. All of its partition are looked at, and others have their turns between."""
+    """Yields the keys of a slot. It reads the whole partition; other tasks run in between."""
     after: bytes | None = None
     while True:
         session.begin_turn()

@@ -1,4 +1,4 @@
-"""What a command is: its form, its errors in Redis's words, and its view of keys."""
+"""The form of a command, its errors in Redis's words, and its view of keys."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -26,7 +26,7 @@ TOO_LARGE = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
 
 
 class RedisError(InvalidInput):
-    """The client is told this, and nothing was done."""
+    """The error that the client gets; nothing was done."""
 
     code = "command_refused"
 
@@ -54,20 +54,20 @@ def _shown(word: bytes) -> str:
     return word[:128].decode("utf-8", "backslashreplace")
 
 
-# What commands on keys see and leave: a turn reads a partition, and gathers what it writes.
+# A command's view of keys: a `Turn` reads a partition, and gathers writes.
 #
-# A turn is one command, or all of a transaction, which sees what it has written itself. What is
-# left of it becomes one record of the binlog: the outcome of each key, with absolute times.
+# A turn is one command, or a whole transaction, which sees its own writes. Its result becomes one
+# record of the binlog: the outcome of each key, with absolute times.
 
 VALUE_BYTES_MAX: Final = 16 << 20
 KEY_TOO_LARGE: Final = f"ERR a key has at most {KEY_BYTES_MAX} bytes"
 OUTCOME_BYTES_MAX: Final = 15 << 20
-"""Of all that one record writes: a record of the binlog has 16 MiB by default, with its heads."""
+"""Bytes that one record may write: with its headers it fits into a record of 16 MiB."""
 EXPIRY_MS_MAX: Final = (1 << 63) - 1
 
 
 class Turn:
-    """Reads through what it wrote; nothing of it is there before it is committed as a whole."""
+    """Reads through its own writes, which take effect only when they are committed as a whole."""
 
     __slots__ = ("_copy", "_size", "dialect", "now_ms", "seen", "store", "writes")
 
@@ -77,11 +77,11 @@ class Turn:
         self.dialect = dialect
         self.now_ms = now_ms
         self.writes: dict[bytes, KeyWrite] = {}
-        """The last of each key."""
+        """The last write of each key."""
         self._size = 0
-        """Bytes of values that were put, those that were replaced again too."""
+        """Bytes of all values written, with those replaced again."""
         self.seen = 0
-        """The last record that what it read depends on; 0: reads do not wait."""
+        """The last record that its reads depend on; 0: they do not wait."""
 
     def get(self, key: bytes) -> Value | None:
         if self.writes and (write := self.writes.get(key)) is not None:
@@ -96,9 +96,9 @@ class Turn:
         return None if value is None else value.data
 
     def put(self, key: bytes, data: bytes, expires_ms: int = 0) -> None:
-        """From now on the key has this; what has expired is not kept.
+        """Sets a key; an expired value deletes it.
 
-        A command that is refused has put nothing before: transactions count on it.
+        A command that is refused has written nothing before: transactions rely on that.
         """
         length = len(data)
         if length > VALUE_BYTES_MAX:
@@ -110,14 +110,14 @@ class Turn:
             self.writes[key] = KeyWrite(key, data, expires_ms)
 
     def delete(self, key: bytes) -> bool:
-        """Whether there was something."""
+        """Deletes a key; returns whether it existed."""
         if self.get(key) is None:
             return False
         self.writes[key] = KeyWrite(key, None)
         return True
 
     def with_tag(self, tag: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All keys with a tag, and their values; those of this turn come last."""
+        """Yields all keys with a tag, and their values; this turn's writes come last."""
         self.seen = max(self.seen, self._copy.seen_of_all())
         for key, value in self.store.scan_tag(tag, now_ms=self.now_ms):
             if key not in self.writes:
@@ -127,31 +127,31 @@ class Turn:
                 yield write.key, write.data
 
     def outcome(self) -> tuple[KeyWrite, ...]:
-        """For one record; refused where that would be too large."""
+        """Returns the writes for one record; refuses if they are too large."""
         writes = self.writes
         if self._size + sum(map(len, writes)) > OUTCOME_BYTES_MAX:
             raise RedisError(f"ERR what is written at once is above {OUTCOME_BYTES_MAX} bytes")
         return tuple(writes.values())
 
 
-# The form of a command: how it is called, where its keys are, and what runs it.
+# The form of a command: its arguments, the places of its keys, and its function.
 
 Answer: TypeAlias = bytes | Awaitable[bytes]
-"""One that has to wait stops its client's next commands until it is there."""
+"""An answer that has to wait stops its client's next commands."""
 OnKeys: TypeAlias = Callable[["Turn", list[bytes]], bytes]
-"""Pure: it reads and writes through its turn, and knows nobody."""
+"""Pure: reads and writes only through its turn."""
 OnSession: TypeAlias = Callable[["KvSession", list[bytes]], Answer]
 
 
 class RedisCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One command, as COMMAND tells of it."""
+    """One command, as COMMAND describes it."""
 
     name: str
     arity: int
-    """How many words, the name among them; below 0: at least so many."""
+    """Number of words, with the name; below 0: at least that many."""
     flags: tuple[str, ...] = ()
     first_key: int = 0
-    """0: it has none."""
+    """0: the command has no keys."""
     last_key: int = 0
     """Below 0: counted from the end."""
     key_step: int = 0
@@ -161,7 +161,7 @@ class RedisCommand(msgspec.Struct, frozen=True, kw_only=True):
     on_session: OnSession | None = None
     is_write: bool = False
     subcommands: dict[bytes, "RedisCommand"] = {}
-    """By the second word, where that decides what is done with the keys."""
+    """By the second word, if it decides how the keys are used."""
 
     def check(self, arguments: Sequence[bytes]) -> None:
         count = len(arguments)
@@ -184,7 +184,7 @@ def reading(
     keys: tuple[int, int, int] = (1, 1, 1),
     group: str = "string",
 ) -> RedisCommand:
-    """A command that reads keys of one slot."""
+    """Makes a command that reads keys of one slot."""
     return RedisCommand(
         name=name,
         arity=arity,
@@ -207,7 +207,7 @@ def writing(
     keys: tuple[int, int, int] = (1, 1, 1),
     group: str = "string",
 ) -> RedisCommand:
-    """A command that may change keys of one slot."""
+    """Makes a command that may change keys of one slot."""
     return RedisCommand(
         name=name,
         arity=arity,
@@ -233,7 +233,7 @@ def serving(
     keys: tuple[int, int, int] = (0, 0, 0),
     is_write: bool = False,
 ) -> RedisCommand:
-    """A command that is about the connection, the node or the cluster."""
+    """Makes a command about the connection, the node or the cluster."""
     return RedisCommand(
         name=name,
         arity=arity,

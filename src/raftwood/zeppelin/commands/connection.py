@@ -19,7 +19,7 @@ from raftwood.zeppelin.model import EPOCH_NONE, User
 from raftwood.zeppelin.resp import EMPTY_ARRAY, OK, RESP2, RESP3, array, bulk, integer, simple, text
 
 REDIS_VERSION: Final = "7.2.0"
-"""Whose commands and words these are."""
+"""The Redis version whose commands and words these are."""
 WAIT_MS_MAX: Final = 60_000
 _WAIT_STEP_S: Final = 0.002
 _DEFAULT_USER: Final = b"default"
@@ -47,8 +47,8 @@ def reset(session: KvSession, _: list[bytes]) -> bytes:
 
 
 async def _log_in(session: KvSession, name: bytes, password: bytes) -> User:
-    # Asked before the password is checked, which takes a while: the topology that comes meanwhile
-    # is not the one that the user was looked for in.
+    # Read before the password check, which takes a while: a topology that arrives meanwhile is not
+    # the one that the user was looked up in.
     is_loading = session.topology.epoch == EPOCH_NONE
     user = await session.host.verified(name.decode("utf-8", "replace"), password)
     if user is None:
@@ -136,7 +136,7 @@ def readwrite(session: KvSession, _: list[bytes]) -> bytes:
 
 
 def asking(_: KvSession, __: list[bytes]) -> bytes:
-    # Partitions are handed over as a whole: nobody is ever asked to ask.
+    # Partitions are handed over as a whole: no node ever redirects by ASK.
     return OK
 
 
@@ -160,7 +160,7 @@ def wait(session: KvSession, arguments: list[bytes]) -> Answer:
 
 
 def _replicas_with_all(session: KvSession) -> int:
-    """How many slaves have what this client wrote, in the partition that has fewest."""
+    """Returns how many slaves have this client's writes, in the partition with the fewest."""
     written = [
         (copy, session.written[copy])
         for copy in session.copies
@@ -216,7 +216,7 @@ _CLIENT_WORDS: Final = {
     b"GETREDIR": (0,),
     b"TRACKINGINFO": (0,),
 }
-"""How many words follow; what is left out is said to be unknown, as a Redis without it would."""
+"""Number of words that follow. Other subcommands get Redis's error for unknown ones."""
 
 
 def _checked_name(name: bytes) -> str:
@@ -236,7 +236,7 @@ def _set_info(session: KvSession, word: bytes, value: str) -> None:
 
 
 def _neighbours(session: KvSession) -> list[KvSession]:
-    """Those of the same table: who uses another one is nobody's business here."""
+    """Returns the sessions of the same table: users must not see those of other tables."""
     assert session.user is not None
     table = session.user.table
     return [
@@ -245,7 +245,7 @@ def _neighbours(session: KvSession) -> list[KvSession]:
 
 
 def _line(session: KvSession, now_ms: int) -> str:
-    """A client as CLIENT LIST tells of it; some clients of Redis count on all fields."""
+    """Returns a client's line for CLIENT LIST; some clients of Redis need all fields."""
     user = "(none)" if session.user is None else session.user.name
     is_in_transaction = session.transaction is not None
     flags = ("x" if is_in_transaction else "") + ("r" if session.is_reading_behind else "")
@@ -280,7 +280,7 @@ COMMANDS: Final = (
 )
 
 
-# Commands about the node: INFO, CONFIG GET, the clock. What can be set is set elsewhere.
+# Commands about the node: INFO, CONFIG GET, the clock. CONFIG sets nothing here.
 
 _SETTINGS: Final = {
     "appendonly": "yes",
@@ -292,7 +292,7 @@ _SETTINGS: Final = {
     "save": "",
     "timeout": "0",
 }
-"""What Redis's tools ask for, and what is true of it here."""
+"""The settings that Redis's tools ask for, with their true values here."""
 
 
 def config(session: KvSession, arguments: list[bytes]) -> bytes:
@@ -362,7 +362,7 @@ def time_(session: KvSession, _: list[bytes]) -> bytes:
 
 
 def lastsave(session: KvSession, _: list[bytes]) -> bytes:
-    # The binlog is written as it goes: what is asked about is always just now.
+    # The binlog is written continuously: the last save is always just now.
     return integer(session.now_ms // 1000)
 
 

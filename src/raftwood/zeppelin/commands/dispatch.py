@@ -1,4 +1,4 @@
-"""From a request to its answer: the table of all commands, and how one is executed."""
+"""Executes requests: the table of all commands, and how one of them runs."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
@@ -40,7 +40,7 @@ from raftwood.zeppelin.resp import EMPTY_ARRAY, Dialect, array, bulks, error, in
 
 
 def _about(session: KvSession, command: RedisCommand) -> bytes:
-    """The ten fields of Redis 7; some clients count on all of them."""
+    """Returns the ten fields of Redis 7; some clients need all of them."""
     dialect = session.dialect
     return array(
         [
@@ -145,28 +145,28 @@ SINGLE_KEY: Final = {
     for word, each in _BY_WORD.items()
     if each.on_keys is not None and each.first_key == each.last_key == 1
 }
-"""Those on one key, which is their first argument."""
+"""Commands on one key, which is their first argument."""
 
 
 def find(word: bytes) -> RedisCommand | None:
-    """In whatever case."""
+    """Returns a command by its name, in upper or lower case."""
     return _BY_WORD.get(word) or _BY_WORD.get(word.upper())
 
 
-# From a request to its answer: who may do it, where its keys are, what the binlog gets.
+# Executes a request: checks permissions, finds the keys, commits to the binlog.
 
 FROZEN_S_MAX: Final = 1.5
-"""Writes wait so long for the end of a hand-over, or for a disk that is behind; clients give up not
-much later."""
+"""How long writes wait for the end of a hand-over, or for a disk that is behind; clients give up
+not much later."""
 _FROZEN_STEP_S: Final = 0.05
-"""Without news, each that waits looks so often."""
+"""A waiting request checks at least this often."""
 MANY_KEYS: Final = 8
-"""So many values are fetched at once, beside the loop where they have to come from the disk."""
+"""An MGET of more words fetches all values at once, off the loop if they are on the disk."""
 _IN_TRANSACTIONS: Final = ("exec", "once", "discard", "multi", "watch", "quit", "reset")
 
 
 def execute(session: KvSession, arguments: list[bytes]) -> Answer:
-    """One command's answer, an error among them; one that waits never raises a refusal either."""
+    """Returns one command's answer, or its error; an answer that waits raises no refusal either."""
     has_name = session.origin is not None
     try:
         answer = _execute(session, arguments)
@@ -183,14 +183,14 @@ def execute(session: KvSession, arguments: list[bytes]) -> Answer:
 
 
 def _give_up(session: KvSession, arguments: list[bytes]) -> None:
-    """A transaction whose EXEC is refused is over: the client begins it anew, where it is sent."""
+    """Ends a transaction whose EXEC is refused: the client begins it anew on the right node."""
     if session.transaction is not None and arguments[0].upper() == b"EXEC":
         session.transaction = None
         session.unwatch()
 
 
 def _break_transaction(session: KvSession) -> None:
-    """A command was refused before EXEC: the others are not executed without it."""
+    """Marks a transaction as broken: a command was refused, so EXEC refuses the others."""
     if session.transaction is not None:
         session.transaction.is_broken = True
 
@@ -204,7 +204,7 @@ async def _answered(session: KvSession, arguments: list[bytes], answer: Awaitabl
     try:
         return await answer
     except PartitionFrozen as frozen:
-        # It only reads, and begins anew.
+        # It only reads, so it starts anew.
         return await _when_thawed(session, arguments, frozen)
     except RaftwoodError as refusal:
         return _refused(refusal)
@@ -213,14 +213,14 @@ async def _answered(session: KvSession, arguments: list[bytes], answer: Awaitabl
 async def _when_thawed(
     session: KvSession, arguments: list[bytes], frozen: PartitionFrozen
 ) -> bytes:
-    """The answer once the partition has a master again, be it another one: then that is told."""
+    """Answers once the partition has a master again; with a redirection if that is another node."""
     loop = asyncio.get_running_loop()
     end = loop.time() + FROZEN_S_MAX
     view, refusal = session.host.view, frozen.refusal
     try:
         with session.host.parking.parked(arguments):
             while (left_s := end - loop.time()) > 0:
-                # A disk that has caught up says nothing: that is looked for.
+                # A disk that has caught up sends no news, so check at intervals.
                 await view.wait_for_news(min(_FROZEN_STEP_S, left_s))
                 session.begin_turn()
                 try:
@@ -292,7 +292,7 @@ def _on_keys(session: KvSession, command: RedisCommand, arguments: list[bytes]) 
     try:
         answer = command.on_keys(turn, arguments)
     finally:
-        # A refusal tells what was read as well.
+        # A refusal depends on the reads as well.
         session.expect_read(copy, turn.seen)
     if turn.writes:
         session.commit(copy, turn.outcome())
@@ -302,12 +302,12 @@ def _on_keys(session: KvSession, command: RedisCommand, arguments: list[bytes]) 
 async def _again(
     command: RedisCommand, arguments: list[bytes], copy: PartitionCopy, sequence: int
 ) -> bytes:
-    """What a write answered that was done before; it may be on its way to the disk still."""
+    """Returns the answer of a write that was done before, whose record may still be unsynced."""
     return answer_again(command.name, arguments, await writes_of(copy.store, sequence))
 
 
 def _many_values(session: KvSession, copy: PartitionCopy, keys: list[bytes]) -> Answer:
-    """Values in memory at once; else all are fetched beside the loop, while the client waits."""
+    """Returns values in memory at once; else fetches all off the loop, while the client waits."""
     store, dialect = copy.store, session.dialect
     values = store.multi_get_cached(keys, now_ms=session.now_ms)
     if values is not None:

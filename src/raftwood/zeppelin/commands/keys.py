@@ -1,4 +1,4 @@
-"""Commands on keys whatever their values are: of one slot, of a tag, of a whole table."""
+"""Commands on keys of any value: of one slot, of a tag, of a whole table."""
 
 import asyncio
 import re
@@ -38,7 +38,9 @@ _OF_SET: Final = re.compile(rb"(\\.|[^\\])-(\\.|[^\\])|(\\.|.)", re.DOTALL)
 
 
 class Pattern:
-    """What stands between two stars is found as early as possible: no pattern takes long."""
+    """A glob pattern. It finds each piece between stars as early as possible: no match takes
+    long.
+    """
 
     __slots__ = ("_is_all", "_last_bytes", "_pieces")
 
@@ -66,13 +68,13 @@ class Pattern:
             if found is None:
                 return False
             found = piece.search(key, found.end())
-        # Each piece matches so many bytes and no other number.
+        # Each piece matches a fixed number of bytes.
         at = len(key) - self._last_bytes
         return found is not None and at >= found.end() and others[-1].fullmatch(key, at) is not None
 
 
 def _expression(found: re.Match[bytes]) -> bytes:
-    """One character of a key, as a regular expression."""
+    """Returns one character of a pattern as a regular expression."""
     if found["any"]:
         return b"."
     if found["set"] is None:
@@ -90,7 +92,7 @@ def _expression(found: re.Match[bytes]) -> bytes:
     return b"[%b%b]" % (b"^" if found["negated"] else b"", members)
 
 
-# Commands on keys whatever their values are, and on all keys that have a tag.
+# Commands on keys of any value, and on all keys that have a tag.
 
 TAG_LISTED_MAX: Final = 10_000
 TAG_DELETED_MAX: Final = 100_000
@@ -150,7 +152,7 @@ def memory(turn: Turn, arguments: list[bytes]) -> bytes:
 
 
 def tag_del(turn: Turn, arguments: list[bytes]) -> bytes:
-    """Our own, `TAG DEL tag`: all of them at once, or none."""
+    """Our own `TAG DEL tag`: deletes all keys with the tag at once, or none."""
     found = [key for key, _ in islice(turn.with_tag(arguments[2]), TAG_DELETED_MAX + 1)]
     if len(found) > TAG_DELETED_MAX:
         raise RedisError(
@@ -162,7 +164,7 @@ def tag_del(turn: Turn, arguments: list[bytes]) -> bytes:
 
 
 def tag_list(turn: Turn, arguments: list[bytes]) -> bytes:
-    """Our own, `TAG LIST tag [MATCH pattern] [COUNT n]`: keys and values."""
+    """Our own `TAG LIST tag [MATCH pattern] [COUNT n]`: returns keys and values."""
     options = arguments[3:]
     pattern, count = Pattern(b"*"), 0
     if len(options) % 2:
@@ -209,17 +211,17 @@ COMMANDS: Final = (
 )
 
 
-# Commands on all keys of a table that this node is the master of.
+# Commands on all keys of a table that this node leads.
 #
-# A node that is the master of none answers with what it has as a slave, to those who said READONLY.
-# Whoever wants the whole table asks each master, as clients of Redis Cluster do by themselves. What
-# goes through many keys does so a slice at a time, and others have their turns between.
+# A node that leads no partition answers READONLY clients with its slaves' keys. For the whole table
+# a client asks each master, as clients of Redis Cluster do by themselves. Long commands go through
+# keys a slice at a time; other tasks run in between.
 
 SLICE_KEYS: Final = 512
 SCAN_COUNT_MAX: Final = 4_096
 KEYS_MAX: Final = 100_000
 _COUNTS: Final = 3
-"""So often partitions are counted anew, where who has them changes meanwhile."""
+"""How often partitions are counted anew if their masters change meanwhile."""
 
 
 class _ScanOptions(msgspec.Struct):
@@ -252,14 +254,15 @@ class LocalPartition(msgspec.Struct, frozen=True):
 
     slots: range
     copy: PartitionCopy | None
-    """None: this node does not tell its keys."""
+    """None: this node does not list its keys."""
 
 
 def readable(session: KvSession) -> list[LocalPartition]:
-    """All partitions in the order of their slots, with the copies whose keys are told.
+    """Returns all partitions in the order of their slots, with the copies whose keys this node
+    lists.
 
-    Who asks all masters wants each key once, also where it said READONLY to all of them. A master
-    that may not serve now refuses: whoever gathers what all of them tell would miss its keys.
+    A client that asks all masters wants each key once, even if it sent READONLY to all of them. A
+    master that may not serve now refuses: a client that gathers all answers would miss its keys.
     """
     assert session.user is not None
     copies = session.copies
@@ -295,7 +298,7 @@ def scan(session: KvSession, arguments: list[bytes]) -> bytes:
     for part in readable(session):
         if part.slots.stop <= place.slot or part.copy is None:
             continue
-        # What was split off is told from its beginning.
+        # A split-off partition is listed from its beginning.
         after = place.after if place.slot in part.slots else None
         session.expect_read(part.copy, part.copy.seen_of_all())
         seen = _keys_of(session, part.copy, after, left)
@@ -308,7 +311,7 @@ def scan(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 async def _slices(session: KvSession) -> AsyncIterator[list[bytes]]:
-    """All keys that are here, some at a time; asks each time anew whether they may be told."""
+    """Yields all keys here, some at a time; checks before each slice whether it may still serve."""
     slot, after = 0, None
     is_over = False
     told: dict[PartitionCopy, None] = {}
@@ -356,7 +359,7 @@ async def _count(session: KvSession) -> bytes:
         if readable(session) == parts:
             break
     else:
-        raise PartitionFrozen  # it changes hands, part by part
+        raise PartitionFrozen  # it changes hands, one partition after the other
     known = [count for count in counted.values() if count is not None]
     if len(known) == len(counted):
         for copy in counted:
@@ -369,7 +372,7 @@ async def _count(session: KvSession) -> bytes:
 
 
 def keys(session: KvSession, arguments: list[bytes]) -> Answer:
-    readable(session)  # what is being handed over is waited for before anything is gathered
+    readable(session)  # raises while a hand-over runs, before anything is gathered
     return _keys(session, Pattern(arguments[1]))
 
 
@@ -379,7 +382,7 @@ def dbsize(session: KvSession, _: list[bytes]) -> Answer:
 
 
 def randomkey(session: KvSession, _: list[bytes]) -> bytes:
-    """Some key: of a partition that is chosen by how many it has, else of the others in turn."""
+    """Returns a random key: of a partition chosen by its number of keys, else of the next ones."""
     random = session.host.environment.random
     copies = [part.copy for part in readable(session) if part.copy is not None]
     if not copies:

@@ -1,4 +1,4 @@
-"""Numbers in arguments and values, as strict as Redis is; and the commands that count."""
+"""Numbers in arguments and values, as strict as in Redis; and the commands that count."""
 
 import re
 from decimal import Context, Decimal, InvalidOperation, Overflow
@@ -26,7 +26,7 @@ _FLOAT_BYTES_MAX: Final = 256
 
 
 def as_integer(word: bytes, refusal: str = NOT_AN_INTEGER) -> int:
-    """A whole number of 64 bits, written in the one way that Redis takes."""
+    """Parses a whole number of 64 bits, in the only form that Redis accepts."""
     if len(word) <= _INTEGER_BYTES_MAX:
         try:
             number = int(word)
@@ -51,7 +51,7 @@ def _as_decimal(word: bytes) -> Decimal:
 
 def _add(turn: Turn, key: bytes, amount: int) -> bytes:
     value = turn.get(key)
-    # The time to live stays, as always where a value changes and is not replaced.
+    # The time to live stays, as with every change of a value that does not replace it.
     number, expires_ms = (0, 0) if value is None else (as_integer(value.data), value.expires_ms)
     number += amount
     if not INTEGER_MIN <= number <= INTEGER_MAX:

@@ -22,9 +22,9 @@ CURSORS_MAX: Final = 10_000
 
 
 class ScanPlace(msgspec.Struct, frozen=True):
-    """Behind a key of the partition that has a slot; those with lower slots are told.
+    """A scan's place: behind a key of the partition that has a slot; lower slots are done.
 
-    So it stays a place when partitions are split meanwhile.
+    By the slot the place stays valid when partitions split meanwhile.
     """
 
     table: str
@@ -33,10 +33,10 @@ class ScanPlace(msgspec.Struct, frozen=True):
 
 
 class ScanCursors:
-    """The last ones that were given out; a scan that rests for long may have to begin anew."""
+    """The latest cursors; a scan that rests for long may have to begin anew."""
 
     def __init__(self, first: int) -> None:
-        # Not from 1 on: after a restart no old cursor is to be taken for a new one.
+        # Not from 1: an old cursor from before a restart must not match a new one.
         self._next = first
         self._places: dict[int, ScanPlace] = {}
 
@@ -57,34 +57,34 @@ class ScanCursors:
         return place
 
 
-# Requests that wait while their partition is handed over: how many may, and how long they did.
+# Requests that wait while their partition is handed over: their bounds, and their waits.
 
 PARKED_MAX: Final = 10_000
 PARKED_BYTES_MAX: Final = 64 << 20
-"""Of requests together, plus one."""
+"""Bytes of all waiting requests; one request may exceed it."""
 RECENT_MAX: Final = 1_000
-"""So many waits are kept for those who ask how long they were."""
+"""Number of waits kept for the statistics."""
 FULL: Final = "TRYAGAIN too many requests wait for a hand-over to another node"
 
 
 class ParkedRequests:
-    """Of all clients of a node."""
+    """The waiting requests of all clients of a node."""
 
     def __init__(self) -> None:
         self.count = 0
-        """That wait now."""
+        """Requests that wait now."""
         self.size = 0
         """Their bytes."""
         self.total = 0
-        """That have waited since the node was started."""
+        """Requests that have waited since the node was started."""
         self.longest_s = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT_MAX)
         self.observe: Callable[[float], None] = lambda _: None
-        """Hears of each wait when it is over."""
+        """Called with each wait when it is over."""
 
     @contextmanager
     def parked(self, request: list[bytes]) -> Iterator[None]:
-        """While a request waits; `Refused` where too many do."""
+        """Counts a request as waiting; raises `RedisError` if too many wait."""
         if self.count >= PARKED_MAX or self.size > PARKED_BYTES_MAX:
             raise RedisError(FULL)
         loop = asyncio.get_running_loop()
@@ -105,14 +105,14 @@ class ParkedRequests:
         self.observe(waited_s)
 
     def quantile_s(self, share: float) -> float:
-        """So long, or shorter, that share of the last requests waited; 0 where none did."""
+        """Returns a quantile of the latest waits; 0 if there were none."""
         ordered = sorted(self._recent)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-# One client's session: who it is, what it asked for, and where its keys are.
+# One client's session: its user, its requests, and where its keys are.
 #
-# It does no I/O: its connection gives it requests, and sends what it answers.
+# It does no I/O: its connection passes requests to it, and sends its answers.
 
 WATCHED_MAX: Final = 1_000
 """Keys that one client watches at a time."""
@@ -122,7 +122,7 @@ HANDED_OVER: Final = "TRYAGAIN the partition is being handed over to another nod
 
 
 class PartitionFrozen(Exception):
-    """The partition's requests have to wait; what is answered where that takes too long."""
+    """The partition's requests have to wait; `refusal` is the answer if that takes too long."""
 
     def __init__(self, refusal: str = HANDED_OVER) -> None:
         super().__init__(refusal)
@@ -135,7 +135,7 @@ class SessionHost(Protocol):
     environment: Environment
     cursors: ScanCursors
     checkpoints: PartitionCheckpoints | None
-    """None: it has no storage engines to make them of."""
+    """None: the host has no storage engines to copy."""
     parking: ParkedRequests
     started_ms: int
     command_count: int
@@ -149,19 +149,19 @@ class SessionHost(Protocol):
     def sessions(self) -> Iterable["KvSession"]: ...
 
     async def verified(self, name: str, password: bytes) -> User | None:
-        """The user, if that is the password; takes its time."""
+        """Returns the user if the password is right; takes its time."""
         ...
 
 
 class Transaction(msgspec.Struct):
-    """What stands between MULTI and EXEC."""
+    """The commands between MULTI and EXEC."""
 
     commands: list[tuple[RedisCommand, list[bytes]]] = []
     slot: int = -1
-    """Of all keys; -1 before the first."""
+    """Slot of all keys; -1 before the first."""
     size: int = 0
     is_broken: bool = False
-    """A command was refused: none will be executed."""
+    """A command was refused, so EXEC executes none."""
 
 
 class Watch(msgspec.Struct, frozen=True):
@@ -174,7 +174,7 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class KvSession:
-    """What a node knows of one client."""
+    """A node's state of one client."""
 
     def __init__(self, host: SessionHost, number: int) -> None:
         self.host = host
@@ -186,16 +186,16 @@ class KvSession:
         self.dialect: Dialect = RESP2
         self.user: User | None = None
         self.is_reading_behind = False
-        """The client said READONLY: slaves may answer it."""
+        """The client sent READONLY: slaves may answer it."""
         self.is_closing = False
         self.transaction: Transaction | None = None
         self.origin: tuple[bytes, int] | None = None
-        """The name of the next command, by which it is known again."""
+        """The name of the next command (ONCE), which identifies a repetition."""
         self.watches: list[Watch] = []
         self.is_touched = False
         """A watched key has changed."""
         self.waits: list[tuple[Acks, int, bool]] = []
-        """What the last answer has to wait for, and whether it does as it tells what was read."""
+        """What the last answer has to wait for; the flag marks waits of reads."""
         self.written: dict[PartitionCopy, int] = {}
         """The last write to each partition."""
         self.copies: Sequence[PartitionCopy | None] = ()
@@ -207,7 +207,7 @@ class KvSession:
         return self.host.view.topology
 
     def begin_turn(self) -> None:
-        """Look at the clock and the node, and whether the user still is one."""
+        """Reads the clock and the topology, and checks that the user still exists."""
         host = self.host
         self.now_ms = host.environment.clock.wall_ns() // 1_000_000
         user = self.user
@@ -240,7 +240,9 @@ class KvSession:
             )
 
     def copy_of(self, slot: int, *, is_write: bool) -> PartitionCopy:
-        """The copy that may serve a slot; else the client is told who does, or waits for that."""
+        """Returns the copy that may serve a slot; else raises the redirection, or
+        `PartitionFrozen`.
+        """
         copies = self.copies
         copy = copies[place_of_slot(slot, len(copies))] if copies else None
         if copy is not None:
@@ -253,7 +255,7 @@ class KvSession:
         raise RedisError(self.elsewhere(slot))
 
     def elsewhere(self, slot: int) -> str:
-        """What a client is told who wants a slot that is not served here."""
+        """Returns the refusal for a slot that this node does not serve."""
         view = self.host.view
         topology = view.topology
         table = None if self.user is None else topology.tables.get(self.user.table)
@@ -265,12 +267,12 @@ class KvSession:
             return NOT_SERVED
         if known.master == view.node_id:
             if view.has_lease:
-                # It begins to be the master, or is about to hear who is.
+                # This node is becoming master, or is about to learn who is.
                 raise PartitionFrozen(CLUSTER_DOWN)
-            # Redis says so as well where a master can't know that it still is the only one.
+            # Redis answers so too if a master cannot know that it still is the only one.
             return CLUSTER_DOWN
         if known.state is PartitionState.STUCK and known.target == view.node_id:
-            # Whoever sent the client here knows already that the hand-over is over.
+            # The node that redirected the client here already knows that the hand-over is over.
             raise PartitionFrozen
         return f"MOVED {slot} {node.addresses.data}"
 
@@ -285,8 +287,8 @@ class KvSession:
         self.expect(copy, sequence)
 
     def sequence_done(self, copy: PartitionCopy) -> int | None:
-        """Of the record, where a partition has carried the request out before; that is waited for
-        as if it were new.
+        """Returns the record's sequence if the partition has executed the request before; the
+        answer waits for that record as for a new one.
         """
         if self.origin is None:
             return None
@@ -296,13 +298,13 @@ class KvSession:
         return sequence
 
     def expect(self, copy: PartitionCopy, sequence: int) -> None:
-        """The answer goes out when a record is done."""
+        """Lets the answer wait until a record is done."""
         self.written[copy] = sequence
         if not copy.acks.is_immediate:
             self.waits.append((copy.acks, sequence, False))
 
     def expect_read(self, copy: PartitionCopy, sequence: int) -> None:
-        """The answer tells what depends on a record, and goes out when that one is done."""
+        """Lets an answer that depends on a record wait until the record is done."""
         if copy.is_undone(sequence):
             self.waits.append((copy.acks, sequence, True))
 
@@ -327,7 +329,7 @@ class KvSession:
         self.is_touched = False
 
     def may_execute(self) -> bool:
-        """Whether all that is watched is as it was."""
+        """Whether all watched keys are unchanged."""
         return not self.is_touched and not any(
             watch.epoch != watch.copy.epoch
             or 0 < watch.expires_ms <= self.now_ms
@@ -336,7 +338,7 @@ class KvSession:
         )
 
     def reset(self) -> None:
-        """As a connection that has just been made."""
+        """Resets the session to a new connection's state."""
         self.log_in(None)
         self.dialect = RESP2
         self.is_reading_behind = False

@@ -1,8 +1,8 @@
 """Commands on the values of keys, and on their times to live.
 
-Times to live are given as seconds or milliseconds, from now on or absolute; they are kept absolute,
-in ms. What a replica or a later reader gets is a moment, never a span: it does not matter when it
-reads.
+Clients give times to live in seconds or milliseconds, relative or absolute; they are stored as
+absolute times in ms. Replicas and later readers get a moment, never a span, so it does not matter
+when they read.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ from raftwood.zeppelin.commands.numbers import as_integer
 from raftwood.zeppelin.resp import OK, array, bulk, integer
 
 _SPANS: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
-"""By how much it is multiplied, and whether it begins now."""
+"""Factor to milliseconds, and whether the time is relative to now."""
 
 
 def is_expiry_word(word: bytes) -> bool:
@@ -34,7 +34,7 @@ def is_expiry_word(word: bytes) -> bool:
 
 
 def moment(turn: Turn, word: bytes, number: bytes, command: str) -> int:
-    """When `EX 10` and the like end, which has to be a time that exists and is not before 1970."""
+    """Returns the moment of `EX 10` and the like, which must exist and be after 1970."""
     factor, begins_now = _SPANS[word]
     amount = as_integer(number)
     expires_ms = amount * factor + (turn.now_ms if begins_now else 0)
@@ -53,7 +53,7 @@ def _expire(name: str, word: bytes) -> OnKeys:
         value = turn.get(arguments[1])
         if value is None or not _may_change(options, value.expires_ms, expires_ms):
             return integer(0)
-        # A time that has passed is one that a record can hold as well: the key is deleted by it.
+        # A record can also hold a time that has passed: it deletes the key.
         turn.put(arguments[1], value.data, max(expires_ms, 1))
         return integer(1)
 
@@ -74,7 +74,7 @@ def _options(words: list[bytes]) -> list[bytes]:
 
 
 def _may_change(options: list[bytes], before_ms: int, after_ms: int) -> bool:
-    """A key without an end counts as one that ends last of all."""
+    """Applies NX, XX, GT and LT; a key that does not expire counts as expiring last."""
     if b"NX" in options and before_ms:
         return False
     if b"XX" in options and not before_ms:
@@ -194,7 +194,7 @@ def set_(turn: Turn, arguments: list[bytes]) -> bytes:
 
 
 def cas(turn: Turn, arguments: list[bytes]) -> bytes:
-    """Our own: the value becomes another one if it is what the client thinks."""
+    """Our own: replaces a value if it equals the expected one."""
     key, expected, data = arguments[1:4]
     options = _set_options(turn, arguments[4:], "cas")
     old = turn.get(key)

@@ -1,9 +1,8 @@
-"""Transactions (MULTI, EXEC, WATCH), and ONCE, which names a write so that it may be sent again.
+"""Transactions (MULTI, EXEC, WATCH), and ONCE, which names a write so that it may be repeated.
 
-`ONCE producer number` stands before a command. The record of the command has that name. Where the
-name is known already the command is not done again: the client is answered what its first attempt
-left. Our own client does so with all writes, so that one which it had to repeat (the connection
-ended, the master died) counts once.
+`ONCE producer number` stands before a command. The record of the command carries that name. A known
+name is not executed again: the client gets the answer of its first attempt. Our own client names
+all writes, so that a repeated one (the connection ended, the master died) counts once.
 """
 
 from typing import Final
@@ -45,7 +44,9 @@ def once(session: KvSession, arguments: list[bytes]) -> bytes:
 
 
 async def writes_of(store: PartitionStore, sequence: int) -> tuple[KeyWrite, ...]:
-    """What a record wrote; `DONE` where it is not here: copies of engines know names alone."""
+    """Returns a record's writes; refuses with `DONE` if only its name is here, in a copied
+    engine.
+    """
     try:
         encoded = await store.records(first=sequence, bytes_max=1)
     except OutOfRange:
@@ -54,7 +55,7 @@ async def writes_of(store: PartitionStore, sequence: int) -> tuple[KeyWrite, ...
 
 
 def answer_again(name: str, arguments: list[bytes], writes: tuple[KeyWrite, ...]) -> bytes:
-    """What a command answered whose record has these writes; `DONE` where they don't tell."""
+    """Rebuilds a command's answer from its record's writes; `DONE` if they do not tell it."""
     data = writes[0].data or b"" if writes else b""
     if name in _NUMBERS:
         return integer(as_integer(data))
@@ -82,7 +83,7 @@ TRANSACTION_BYTES_MAX: Final = 32 << 20
 
 
 def slot_of_keys(command: RedisCommand, arguments: list[bytes]) -> int:
-    """The one slot of all keys of a command that has some."""
+    """Returns the one slot of all keys of a command."""
     first = arguments[command.first_key]
     if command.last_key == command.first_key:
         if len(first) > KEY_BYTES_MAX:
@@ -100,7 +101,7 @@ def slot_of_keys(command: RedisCommand, arguments: list[bytes]) -> int:
 def enqueue(
     session: KvSession, transaction: Transaction, command: RedisCommand, words: list[bytes]
 ) -> bytes:
-    """Keep a command for EXEC; one that is refused breaks the transaction."""
+    """Stores a command for EXEC; a refused command breaks the transaction."""
     if command.on_keys is None:
         raise RedisError("ERR Command not allowed inside a transaction")
     slot = slot_of_keys(command, words)
@@ -146,7 +147,7 @@ def exec_(session: KvSession, _: list[bytes]) -> bytes:
     is_write = any(command.is_write for command, _ in transaction.commands)
     if is_write:
         session.check_may_write("exec")
-    # Nothing is given up yet where the partition, or its disk, makes EXEC wait and try again.
+    # Until here nothing is changed: the partition or its disk may make EXEC wait and try again.
     copy = session.copy_of(transaction.slot, is_write=is_write) if transaction.commands else None
     if copy is not None and session.sequence_done(copy) is not None:
         discard(session, [])
@@ -172,7 +173,7 @@ def _answer(turn: Turn, command: RedisCommand, arguments: list[bytes]) -> bytes:
     try:
         return command.on_keys(turn, arguments)
     except RedisError as refusal:
-        # As in Redis the others are executed nevertheless; what is refused has written nothing.
+        # As in Redis the others still run; a refused command has written nothing.
         return error(refusal.message)
 
 

@@ -1,7 +1,7 @@
-"""The meta server of Zeppelin: which node has which partition, agreed on by a raft group.
+"""The meta server of Zeppelin: a raft group that decides which node has which partition.
 
-Start reading at `changes`, then `topology_state` and `partition_rules`: what is replicated.
-`state_machine` puts that on raft and plans for the leader by what `heartbeats` knows: `failover`
-and `migration`. `client` asks the group; `plans`, `balancer` and `manager` are for operators.
-Imports no node.
+Start reading at `changes`, then `topology_state` and `partition_rules`: the replicated rules.
+`state_machine` runs them on raft. On the leader it also plans `failover` and `migration` from the
+reports in `heartbeats`. `client` queries the group; `plans`, `balancer` and `manager` serve
+operators. Imports no node.
 """

@@ -1,8 +1,8 @@
 """`Balancer`: a table's replicas and masters, spread evenly over the nodes that may have them.
 
-`quotas_of` says how much each node is to have: as evenly as failure domains of different sizes
-allow. Zeppelin's text leaves it to operators to name each move (section 2.3), and complains that
-masters gather on a few nodes. Three rules keep a plan from doing harm:
+`quotas_of` computes each node's share: as even as failure domains of different sizes allow.
+Zeppelin's text leaves it to operators to name each move (section 2.3), and complains that masters
+gather on a few nodes. Three rules keep a plan from doing harm:
 
 - As few moves as possible: each is a whole copy of a partition
   (`test_a_cluster_in_disorder_is_balanced_with_the_fewest_moves`).
@@ -32,18 +32,18 @@ class NodeGroup(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Nodes that are to have equally much, `extras` of them one more."""
+    """Nodes with equal shares; `extras` of them get one more."""
 
     nodes: list[int]
     base: int
     extras: int
     is_bounded: bool = False
-    """They have what their bounds say, more or less than others."""
+    """Their shares are their bounds, above or below others'."""
 
 
 def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
-    """Shares a number of things among all nodes; where an equal share is beyond a group's bounds,
-    it gets what the bound says, and the others share the rest.
+    """Shares a number of things among all nodes. A group whose equal share would break its bounds
+    gets its bound, and the others share the rest.
     """
     found: list[Pool] = []
     left = [group for group in groups if group.nodes]
@@ -57,8 +57,8 @@ def pools(total: int, groups: Sequence[NodeGroup]) -> list[Pool]:
             return [*found, Pool(nodes, *divmod(total, count))]
         too_much = sum(total * len(group.nodes) - group.most * count for group in above)
         too_little = sum(group.least * count - total * len(group.nodes) for group in below)
-        # The greater of the two is still there once the other is settled, and so it goes first; the
-        # other may vanish by that.
+        # Fix the greater deviation first: it remains after the other is fixed, while fixing it may
+        # remove the other.
         is_above = bool(above) and (not below or too_much >= too_little)
         bounded = above if is_above else below
         for group in bounded:
@@ -79,7 +79,7 @@ class SearchBudget:
 
 
 def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[int]) -> list[int]:
-    """What each node is to have. The extras go to nodes that have them already, which saves a move,
+    """Returns each node's share. Extras go to nodes that have them already, which saves a move,
     then to those that have little of other tables.
     """
     quotas = [0] * len(loads)
@@ -94,13 +94,13 @@ def quotas_of(found: Sequence[Pool], loads: Sequence[int], elsewhere: Sequence[i
     return quotas
 
 
-# `NodeLayout`: the nodes of a topology as numbers, and what each may get or has to give.
+# `NodeLayout`: the nodes of a topology as numbers, and what each may get or has to give away.
 
 
 class NodeLayout:
-    """Nodes that are up may get something, unless they are leaving or are being emptied. Nodes that
-    are neither able nor leaving keep what they have: a node that is down for an hour comes back
-    with its data, and to move all of it away and back would take days.
+    """Which nodes may get something: those that are up, unless they are leaving or draining. Nodes
+    that are neither able nor leaving keep what they have: a node that is down for an hour comes
+    back with its data, and moving all of it away and back would take days.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class NodeLayout:
         return [[self.numbers[node] for node in each.replicas] for each in table.partitions]
 
     def check_room(self, table: Table, items: Sequence[Sequence[int]]) -> None:
-        """Whether there are nodes and failure domains for all replicas; else `Unavailable`."""
+        """Raises `Unavailable` if nodes or failure domains do not suffice for all replicas."""
         domains = {self.domains[node] for node in self.able}
         for number, nodes in enumerate(items):
             kept = [node for node in nodes if node in self.kept]
@@ -142,8 +142,8 @@ class NodeLayout:
                 )
 
     def groups(self, items: Sequence[Sequence[int]]) -> list[NodeGroup]:
-        """The able nodes by failure domain, and how many replicas each domain can have at the most
-        and must have: no more of a partition than needed, and one of each if there are enough.
+        """Returns the able nodes by failure domain, with the most and the fewest replicas of each
+        domain: no more of a partition than needed, and one of each if there are enough.
         """
         domains: dict[int, list[int]] = {}
         for node in self.able:
@@ -171,20 +171,20 @@ class NodeLayout:
         return sizes
 
 
-# `ReplicaSpread`: replicas are moved from nodes that have too many to those that have too few.
+# `ReplicaSpread`: moves replicas from nodes that have too many to nodes that have too few.
 #
-# One move from each node that has too many to one that has too few is the least that is needed;
-# where a replica may not go there, others make way for it by the shortest chain.
+# Each surplus replica needs at least one move; if it may not go to a node that has too few, others
+# make way for it by the shortest chain.
 
 _PASSES_MAX: Final = 16
 
 _Step = tuple[int, int, int]
-"""An item, from where, to where."""
+"""An item, its source, its target."""
 
 
 class ReplicaSpread:
-    """Moves of items (partitions) between nodes (by number). `able` nodes may get something, and
-    `leaving` ones are to have nothing in the end. The others keep what they have.
+    """Moves of items (partitions) between nodes (by number). `able` nodes may get items, `leaving`
+    ones end with none. The others keep theirs.
     """
 
     def __init__(
@@ -239,10 +239,10 @@ class ReplicaSpread:
     def even(
         self, quotas: Sequence[int], leads: Sequence[int | None], leads_first: Sequence[int]
     ) -> None:
-        """Moves until no node has more than its quota, or nothing can be done.
+        """Moves items until no node has more than its quota, or no move is possible.
 
-        From a node that leads items, so many of these go first as `leads_first` says; the other
-        ones that it leads go last.
+        A node first gives away `leads_first` of the items that it leads, and the rest of these
+        last.
         """
         self._quotas = quotas
         over = [node for node in range(len(quotas)) if self.load(node) > quotas[node]]
@@ -259,7 +259,7 @@ class ReplicaSpread:
             self._empty(source, lambda node: self.load(node) < quotas[node])
 
     def empty(self, source: int, pool: Pool) -> None:
-        """Moves what is left to any node of a pool that has not one more than others yet."""
+        """Moves the rest to nodes of a pool, first to those that have no extra yet."""
         self._quotas = [0] * len(self._held)
         self._empty(source, lambda node: self.load(node) <= pool.base)
         self._empty(source, lambda _: True)
@@ -270,7 +270,8 @@ class ReplicaSpread:
                 break
 
     def level(self, pool: Pool, elsewhere: Sequence[int]) -> None:
-        """Moves until nodes of a pool differ by one at the most, and then in all tables together.
+        """Moves items until the nodes of a pool differ by one at the most, then also in all tables
+        together.
 
         Table by table alone is not enough: with a thousand small tables the same node could have
         the extra one of each (`test_many_small_tables_are_even_all_together`).
@@ -295,11 +296,11 @@ class ReplicaSpread:
             if target not in self.now[item] and self._may_go(item, source, domain):
                 self._move((item, source, target))
                 return True
-        # All tables together are evened only where one move does it.
+        # All tables together are evened only if one move does it.
         return is_needed and self._follow(self._path(source, lambda node: node == target))
 
     def _candidates(self, source: int, leads: Sequence[int | None], leads_first: int) -> list[int]:
-        # If possible one replica of a partition: two of one move one after the other.
+        # Prefer other partitions: two replicas of one move one after the other.
         items = sorted(self._held[source], key=lambda item: self._moved[item])
         led = [item for item in items if leads[item] == source]
         others = [item for item in items if leads[item] != source]
@@ -340,7 +341,7 @@ class ReplicaSpread:
         self._turns = deque(self._open)
 
     def _target(self, item: int, source: int) -> int | None:
-        """The next node in turn that has too few and may have this item."""
+        """Returns the next node in turn that has too few and may have this item."""
         for _ in range(len(self._turns)):
             domain = self._turns[0]
             nodes = self._open[domain]
@@ -361,10 +362,10 @@ class ReplicaSpread:
     # Chains
 
     def _path(self, start: int, is_end: Callable[[int], bool]) -> list[_Step]:
-        """The chain of moves from a node to one where it may end that costs the fewest copies: an
-        item that moves already goes elsewhere for nothing.
+        """Returns the cheapest chain of moves from a node to a possible end, by the number of
+        copies: an item that moves already goes elsewhere for nothing.
 
-        Needed where no direct move keeps the failure domains apart
+        Needed if no direct move keeps the failure domains apart
         (`test_what_a_new_node_has_already_goes_by_way_of_another`).
         """
         costs = {start: 0}
@@ -395,7 +396,7 @@ class ReplicaSpread:
         return []
 
     def _follow(self, path: list[_Step]) -> bool:
-        """Go along a chain as far as it holds: one item may be in it twice."""
+        """Follows a chain while its moves are possible: one item may be in it twice."""
         for number, (item, source, target) in enumerate(path):
             nodes = self.now[item]
             if (
@@ -416,7 +417,7 @@ def _steps(reached: dict[int, _Step], node: int) -> list[_Step]:
     return steps[::-1]
 
 
-# `choose_masters`: which of its replicas leads each partition, evenly, with the fewest changes.
+# `choose_masters`: chooses the master of each partition, evenly, with the fewest changes.
 
 _Reached = dict[int, "tuple[int, int] | None"]
 """The partition and the node from which a node is reached; None: the chain begins there."""
@@ -431,7 +432,7 @@ def choose_masters(
     *,
     is_level: bool,
 ) -> list[int]:
-    """One replica for each partition: the present master, unless that is no replica any more or
+    """Returns a replica for each partition: the present master, unless it is no longer a replica or
     leads too many. `able` nodes may lead; `elsewhere` is what they lead in other tables. A change
     of masters costs a freeze and no copy (`test_masters_are_evened_without_a_move`).
     """
@@ -466,7 +467,7 @@ class _Choice:
                 self._set(number, min(nodes, key=self._room))
 
     def _shares(self, able: Sequence[int]) -> tuple[list[int], list[int]]:
-        """How many partitions each node leads, at least and at most; never above its replicas."""
+        """Returns the least and most partitions that each node leads, never above its replicas."""
         has = [0] * len(self._led)
         for nodes in self._replicas:
             for node in nodes:
@@ -540,7 +541,7 @@ class _Choice:
                 break
 
     def _ends(self, reached: _Reached, is_end: Callable[[int], bool]) -> "list[int]":
-        """The ends that are reached, the nearest first."""
+        """Returns the reachable ends, the nearest first."""
         queue = deque(reached)
         ends = []
         while queue and self._looks.left > 0:
@@ -589,13 +590,13 @@ class BalancedTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balancer:
-    """Balances tables one after the other: where one has its extras, the next has fewer."""
+    """Balances tables one after the other: a node with extras of one gets fewer of the next."""
 
     def __init__(
         self, layout: NodeLayout, *, is_balanced: bool, receivers: Sequence[int] | None = None
     ) -> None:
-        """With `is_balanced` nodes that stay give away what they have too much; without it only
-        leaving nodes do. Only `receivers` get something, where they are given.
+        """With `is_balanced`, nodes that stay also give away their surplus; without it only leaving
+        nodes give. With `receivers`, only these get something.
         """
         self._layout = layout
         self._is_balanced = is_balanced
@@ -687,7 +688,7 @@ class Balancer:
                 )
 
     def _led(self, after: list[set[int]], present: list[int | None]) -> list[int | None]:
-        """The preferred masters; partitions of nodes that are down stay theirs."""
+        """Returns the preferred masters; partitions of nodes that are down keep theirs."""
         able = set(self._layout.able)
         led = list(present)
         free = [
@@ -708,8 +709,9 @@ class Balancer:
         return led
 
     def _were_even(self, present: list[int | None]) -> bool:
-        """Whether masters were even before: then they are evened again. Else the plan leaves alone
-        what need not change."""
+        """Whether masters were even before: then the plan evens them again. Else it changes no more
+        than it must.
+        """
         led = Counter(present)
         counts = [led[node] for node in self._layout.able]
         return max(counts, default=0) - min(counts, default=0) <= 1
@@ -749,8 +751,8 @@ class Balancer:
 def _limited(
     quotas: list[int], loads: list[int], nodes: Sequence[int], receivers: Sequence[int]
 ) -> list[int]:
-    """Quotas where only some of these nodes get something: the others give it to them, those with
-    the most first.
+    """Returns quotas with which only the receivers get something: other nodes give it, those with
+    the largest surplus first.
     """
     may_get = {*receivers} & {*nodes}
     wanted = sum(max(0, quotas[node] - loads[node]) for node in may_get)

@@ -1,10 +1,10 @@
-"""Changes of the topology and their results, as bytes: what the meta server's group agrees on.
+"""Changes of the topology and their results as bytes, which the meta server's group agrees on.
 
-Changes in one batch are one step of the epoch. A change that was planned names the epoch of the
-partition that it was planned on, and is refused once that has moved: epochs of partitions are those
-of the whole topology at their last change, so a table that was made anew has none of the old ones.
+Changes in one batch are one step of the epoch. A planned change names the epoch of the partition
+that the plan saw, and is refused once the partition has another epoch. A partition's epoch is that
+of the topology at its last change, so a table made anew has none of the old epochs.
 
-Fields that are not known are refused: skipping them could fail on one replica and not on another.
+Unknown fields are refused: skipping them could fail on one replica and not on another.
 """
 
 from typing import Final
@@ -15,14 +15,14 @@ from raftwood.base.errors import InvalidInput, RaftwoodError, error_class
 from raftwood.zeppelin.model import NodeAddresses, NodeId, Reads, TableConfig, User
 
 CHANGES_MAX: Final = 20_000
-"""In one batch."""
+"""Changes in one batch."""
 
 
 class AtEpoch(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="at_epoch"
 ):
-    """The first of a batch that was planned as a whole: if the topology has changed since, or
-    anything else of the batch is refused, nothing of it is made.
+    """First change of an all-or-nothing batch. If the topology has changed since the plan, or
+    another change of the batch is refused, none is made.
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class AtEpoch(
 class CreateTable(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="create_table"
 ):
-    """A new table, placed on the nodes that are up."""
+    """Creates a table, placed on the nodes that are up."""
 
     name: str
     config: TableConfig
@@ -40,7 +40,7 @@ class CreateTable(
 class DropTable(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="drop_table"
 ):
-    """A table goes, and the users that may use it."""
+    """Drops a table and its users."""
 
     name: str
 
@@ -48,7 +48,7 @@ class DropTable(
 class RegisterNode(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="register_node"
 ):
-    """A node has started, and is up; a new `run` after each start of its process."""
+    """A node has started and is up; each start of its process has a new `run`."""
 
     id: NodeId
     addresses: NodeAddresses
@@ -59,7 +59,7 @@ class RegisterNode(
 class RemoveNode(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_node"
 ):
-    """Forget a node that is down and has nothing."""
+    """Forgets a node that is down and has no partitions."""
 
     id: NodeId
 
@@ -67,7 +67,7 @@ class RemoveNode(
 class NodeUp(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="node_up"
 ):
-    """A node that was down is heard again."""
+    """A node that was down sends heartbeats again."""
 
     id: NodeId
     run: int
@@ -76,7 +76,7 @@ class NodeUp(
 class NodeDown(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="node_down"
 ):
-    """A node was not heard for too long; refused where it has started anew since."""
+    """A node was silent for too long; refused if it has started anew since."""
 
     id: NodeId
     run: int
@@ -85,9 +85,9 @@ class NodeDown(
 class ChangeMaster(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="change_master"
 ):
-    """Failover: another replica is master now where it is down or gone, or none is.
+    """Failover: replaces a master that is down or gone, or leaves none.
 
-    One that is up may become none by this, if it cannot lead.
+    A master that is up but cannot lead may lose its role too.
     """
 
     table: str
@@ -95,15 +95,15 @@ class ChangeMaster(
     epoch: int
     master: NodeId | None
     lagging: tuple[NodeId, ...] = ()
-    """Slaves that were found to have missed too much."""
+    """Slaves that turned out to lag too far."""
     run: int | None = None
-    """Of the new master when it told how far it is: after a restart it may have less."""
+    """The run in which the new master reported its position: after a restart it may have less."""
 
 
 class ForceMaster(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="force_master"
 ):
-    """Make a replica master of a partition that has none, whatever it has missed: that is lost."""
+    """Makes a replica master of a partition that has none; writes that it lacks are lost."""
 
     table: str
     partition: int
@@ -113,7 +113,7 @@ class ForceMaster(
 class MarkSlaves(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="mark_slaves"
 ):
-    """Which slaves have missed too much."""
+    """Marks the slaves that lag too far."""
 
     table: str
     partition: int
@@ -125,7 +125,7 @@ class MarkSlaves(
 class BeginHandover(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="begin_handover"
 ):
-    """Freeze the master's writes, so that a slave can have all of them and take over."""
+    """Freezes the master's writes, so that a slave can catch up fully and take over."""
 
     table: str
     partition: int
@@ -136,7 +136,7 @@ class BeginHandover(
 class EndHandover(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="end_handover"
 ):
-    """The target has all that the frozen master has: it is master now."""
+    """The target has all of the frozen master's records and becomes master."""
 
     table: str
     partition: int
@@ -146,7 +146,7 @@ class EndHandover(
 class CancelHandover(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_handover"
 ):
-    """The master goes on, at full speed."""
+    """The master continues, at full speed."""
 
     table: str
     partition: int
@@ -156,7 +156,7 @@ class CancelHandover(
 class SetMaster(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_master"
 ):
-    """A slave is to be master from now on: the preferred one at once, the real one by hand-over."""
+    """Makes a slave the preferred master; a hand-over follows."""
 
     table: str
     partition: int
@@ -166,7 +166,7 @@ class SetMaster(
 class AddSlave(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add_slave"
 ):
-    """One more replica, which has to catch up first."""
+    """Adds a replica, which has to catch up first."""
 
     table: str
     partition: int
@@ -176,7 +176,7 @@ class AddSlave(
 class RemoveSlave(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_slave"
 ):
-    """One replica less."""
+    """Removes a replica."""
 
     table: str
     partition: int
@@ -186,9 +186,9 @@ class RemoveSlave(
 class Migrate(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="migrate"
 ):
-    """Move a replica to a node that has none of this partition; the keeper does the rest.
+    """Orders the move of a replica to a node without one; the keeper carries it out.
 
-    Several in one batch that move replicas of one partition are done one after the other.
+    Several moves of one partition in a batch run one after the other.
     """
 
     table: str
@@ -196,13 +196,13 @@ class Migrate(
     source: NodeId
     target: NodeId
     of: int = 1
-    """So many are ordered together: those that are left tell how many are done."""
+    """How many were ordered together; with the number left, this shows the progress."""
 
 
 class AddTarget(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add_target"
 ):
-    """A migration begins: its target is a slave, which has to catch up."""
+    """A migration begins: its target becomes a slave, which has to catch up."""
 
     table: str
     partition: int
@@ -212,7 +212,7 @@ class AddTarget(
 class RemoveTarget(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_target"
 ):
-    """A migration's target is away: it is no slave any more, and the migration waits for it."""
+    """A migration's target is away: it stops being a slave, and the migration waits for it."""
 
     table: str
     partition: int
@@ -222,7 +222,7 @@ class RemoveTarget(
 class SlowDown(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="slow_down"
 ):
-    """Writers are held back until a migration's target has caught up; `CancelHandover` ends it."""
+    """Slows writers down until a migration's target has caught up; `CancelHandover` ends it."""
 
     table: str
     partition: int
@@ -232,7 +232,7 @@ class SlowDown(
 class EndMigration(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="end_migration"
 ):
-    """A migration's target has taken its source's place, which is no replica any more."""
+    """A migration's target has replaced its source, which stops being a replica."""
 
     table: str
     partition: int
@@ -242,9 +242,9 @@ class EndMigration(
 class CancelMigration(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_migration"
 ):
-    """All stays as it is; the target, if it is a slave already, is none any more.
+    """Cancels a migration; a target that is already a slave stops being one.
 
-    What was to move after it does not; where it is too late for the first, that alone.
+    The moves waiting behind it are cancelled too; if it is too late for the first, only those.
     """
 
     table: str
@@ -254,7 +254,7 @@ class CancelMigration(
 class SetDraining(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_draining"
 ):
-    """A node is to be emptied and gets nothing new, or may have something again."""
+    """Drains a node, which gets nothing new and is to be emptied, or ends that."""
 
     id: NodeId
     is_draining: bool
@@ -267,7 +267,7 @@ class DoublePartitions(
     forbid_unknown_fields=True,
     tag="double_partitions",
 ):
-    """A table is to have twice as many partitions; the keeper does the rest."""
+    """Orders twice as many partitions for a table; the keeper carries it out."""
 
     table: str
 
@@ -275,9 +275,9 @@ class DoublePartitions(
 class SetReads(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_reads"
 ):
-    """What reads of a table tell from now on; None: what is usual for it.
+    """Sets which values reads of a table return; None: the default.
 
-    Stores of 0.1.0 refuse it: it is proposed once there are none.
+    Stores of 0.1.0 refuse it, so it is proposed only once there are none.
     """
 
     table: str
@@ -287,7 +287,7 @@ class SetReads(
 class BeginSplit(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="begin_split"
 ):
-    """Freeze the master's writes, so that two partitions can go on from where it is."""
+    """Freezes the master's writes, so that two partitions can continue from its last record."""
 
     table: str
     partition: int
@@ -297,7 +297,7 @@ class BeginSplit(
 class EndSplit(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="end_split"
 ):
-    """There are two partitions now, which have the same records up to one."""
+    """Splits the partition in two, which share the records up to this one."""
 
     table: str
     partition: int
@@ -309,7 +309,7 @@ class EndSplit(
 class CancelSplit(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="cancel_split"
 ):
-    """The master goes on, with all of its slots for now."""
+    """The master continues, with all of its slots for now."""
 
     table: str
     partition: int
@@ -319,7 +319,7 @@ class CancelSplit(
 class AddUser(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add_user"
 ):
-    """Somebody may use a table."""
+    """Adds a user of a table."""
 
     user: User
 
@@ -327,7 +327,7 @@ class AddUser(
 class SetPassword(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="set_password"
 ):
-    """A user gets another password."""
+    """Changes a user's password."""
 
     name: str
     password_hash: str
@@ -336,7 +336,7 @@ class SetPassword(
 class RemoveUser(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="remove_user"
 ):
-    """Somebody may not any more."""
+    """Removes a user."""
 
     name: str
 
@@ -377,7 +377,7 @@ Change = (
 
 
 class RefusedChange(msgspec.Struct, frozen=True, array_like=True):
-    """A change that was refused; code and text of an error in `base.errors`."""
+    """A refused change; code and text of an error in `base.errors`."""
 
     code: str
     message: str
@@ -387,7 +387,7 @@ class RefusedChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a batch: the epoch after it, and None for each change that was made."""
+    """The result of a batch: the epoch after it, and None for each change that was made."""
 
     epoch: int
     results: tuple[RefusedChange | None, ...]

@@ -1,6 +1,6 @@
-"""`MetaClient`: Zeppelin's meta server, seen from operators, nodes and clients.
+"""`MetaClient`: the client of Zeppelin's meta server, for operators, nodes and clients.
 
-A watch is a question that waits at the leader's store for a change, asked again and again.
+A watch repeats a query that waits at the leader's store for a change.
 """
 
 import asyncio
@@ -59,39 +59,39 @@ from raftwood.zeppelin.model import (
 
 TIMEOUT_MS: Final = 10_000
 WAIT_MS: Final = 5_000
-"""A watch's question waits so long at the store."""
+"""How long a watch's query waits at the store."""
 PAUSE_MS_MIN: Final = 5
-"""So that many changes at once are told together."""
+"""Pause between two queries of a watch, so that many changes arrive together."""
 PAUSE_MS_MAX: Final = 500
 _LEADER_ONLY_MS: Final = 1
-"""A question that could wait, be it for so long, is answered by the leader and nobody else."""
+"""Only the leader answers a query that may wait; this is the shortest such wait."""
 
 
 class MetaGroupClient(Protocol):
-    """What finds a group's leader and talks to it."""
+    """Finds a group's leader and sends it commands and queries."""
 
     def propose(self, group: int, command: bytes, *, timeout_ms: int) -> Awaitable[bytes]:
-        """The result of a command, which is applied exactly once."""
+        """Returns the result of a command, which is applied exactly once."""
         ...
 
     def read(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> Awaitable[bytes]:
-        """The answer from a state with all that was answered to anybody before the call.
+        """Answers from a state that includes everything answered to any client before the call.
 
-        Where `wait_ms` is given, from the leader: once it has something to tell, or after that.
+        With `wait_ms` the leader answers: once it has news, or after that time.
         """
         ...
 
     def heartbeat(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> Awaitable[bytes]:
-        """As `read`; it goes before other clients'."""
+        """Like `read`, but goes ahead of other requests."""
         ...
 
 
 class MetaClient:
-    """The group's client stays its owner's."""
+    """Queries and changes the meta server; the caller closes the group's client."""
 
     def __init__(
         self, client: MetaGroupClient, group: int, *, timeout_ms: int = TIMEOUT_MS
@@ -103,14 +103,14 @@ class MetaClient:
     # For operators
 
     async def create_table(self, name: str, config: TableConfig) -> int:
-        """The epoch from which on it is there; `wait_applied` waits until nodes have it."""
+        """Returns the epoch at which the table exists; `wait_applied` waits until nodes have it."""
         return await self._change(CreateTable(name, config))
 
     async def drop_table(self, name: str) -> int:
         return await self._change(DropTable(name))
 
     async def set_reads(self, table: str, reads: Reads | None) -> int:
-        """What reads of a table tell; the caller has seen that all stores know this change."""
+        """Sets which values reads return; the caller has checked that all stores know this."""
         return await self._change(SetReads(table, reads))
 
     async def add_user(self, user: User) -> int:
@@ -123,15 +123,15 @@ class MetaClient:
         return await self._change(RemoveUser(name))
 
     async def remove_node(self, node: NodeId) -> int:
-        """Forget a node that is down and has nothing."""
+        """Forgets a node that is down and has no partitions."""
         return await self._change(RemoveNode(node))
 
     async def set_master(self, table: str, partition: int, node: NodeId) -> int:
-        """Prefer a replica as master; it becomes that by a hand-over, once it is close."""
+        """Makes a replica the preferred master; a hand-over follows once it is close."""
         return await self._change(SetMaster(table, partition, node))
 
     async def force_master(self, table: str, partition: int, node: NodeId) -> int:
-        """Give a partition without a master one that may have missed writes: they are lost."""
+        """Makes a replica master of a partition without one; writes that it lacks are lost."""
         return await self._change(ForceMaster(table, partition, node))
 
     async def add_slave(self, table: str, partition: int, node: NodeId) -> int:
@@ -141,29 +141,29 @@ class MetaClient:
         return await self._change(RemoveSlave(table, partition, node))
 
     async def migrate(self, table: str, partition: int, source: NodeId, target: NodeId) -> int:
-        """Move a replica to a node that has none; the epoch is the `plan` of the migration."""
+        """Moves a replica to a node without one; the returned epoch is the migration's `plan`."""
         return await self._change(Migrate(table, partition, source, target))
 
     async def cancel_migration(self, table: str, partition: int) -> int:
-        """Leave a replica where it is; `Conflict` once its target is master."""
+        """Leaves a replica where it is; raises `Conflict` once the target is master."""
         return await self._change(CancelMigration(table, partition))
 
     async def set_draining(self, node: NodeId, *, is_draining: bool) -> int:
-        """Give a node nothing new from now on; what it has stays until it is moved."""
+        """Drains a node: it gets nothing new, but keeps its partitions until they are moved."""
         return await self._change(SetDraining(node, is_draining))
 
     async def apply_planned(self, epoch: int, *changes: Change) -> int:
-        """All of what was planned on a topology, or nothing: `Conflict` where it has changed."""
+        """Makes all changes of a plan or none; raises `Conflict` if the topology has changed."""
         return await self._change(AtEpoch(epoch), *changes)
 
     async def double_partitions(self, table: str) -> int:
-        """Let a table have twice as many partitions: each is split in its turn, while it is used.
-        It is done once the topology's `Table.is_doubling` is false.
+        """Doubles a table's partitions: they split one after the other, in use. Done once the
+        topology's `Table.is_doubling` is false.
         """
         return await self._change(DoublePartitions(table))
 
     async def apply(self, *changes: Change) -> Applied:
-        """Several changes as one step of the epoch; each is made or refused by itself."""
+        """Makes several changes in one step of the epoch; each is made or refused by itself."""
         data = await self._client.propose(
             self._group, encode_batch(changes), timeout_ms=self._timeout_ms
         )
@@ -177,12 +177,12 @@ class MetaClient:
         return done.epoch
 
     async def reports(self) -> dict[NodeId, NodeReport]:
-        """What nodes have told the leader: how far they are, and when they said so."""
+        """Returns the nodes' latest reports to the leader."""
         query = ReportsQuery()
         return (await self._ask(query, ReportsAnswer, wait_ms=_LEADER_ONLY_MS)).reports
 
     async def wait_applied(self, epoch: int, *, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Until all nodes that are up have applied an epoch; else `DeadlineExceeded`."""
+        """Waits until all nodes that are up have applied an epoch, or `DeadlineExceeded`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -203,29 +203,29 @@ class MetaClient:
     async def register(
         self, node: NodeId, addresses: NodeAddresses, *, failure_domain: str, run: int
     ) -> int:
-        """Tell of a node that has started; `run` is one that it has never had before."""
+        """Registers a node that has started, with a `run` that it never had before."""
         return await self._change(RegisterNode(node, addresses, failure_domain, run))
 
     async def heartbeat(self, heartbeat: NodeHeartbeat, *, timeout_ms: int) -> LeaseAnswer:
-        """See `LeaseAnswer`. `NotFound` and `Conflict` ask for `register`."""
+        """Sends a heartbeat; returns the lease. On `NotFound` and `Conflict`, `register`."""
         data = await self._client.heartbeat(
             self._group, encode_query(heartbeat), timeout_ms=timeout_ms, wait_ms=_LEADER_ONLY_MS
         )
         return decode_answer(data, LeaseAnswer)
 
-    # For everybody
+    # For all
 
     async def topology(self) -> Topology:
-        """Everything, from whichever store."""
+        """Returns the whole topology, from any store."""
         delta = (await self._ask(TopologyQuery(EPOCH_NONE), TopologyAnswer)).delta
         return applied(Topology(), delta)
 
     async def changes(self, after_epoch: int, *, wait_ms: int = WAIT_MS) -> Delta:
-        """What has changed since an epoch, once something has or after `wait_ms`."""
+        """Returns the changes since an epoch, once there are some or after `wait_ms`."""
         return (await self._ask(TopologyQuery(after_epoch), TopologyAnswer, wait_ms=wait_ms)).delta
 
     async def watch(self, after_epoch: int) -> AsyncIterator[Delta]:
-        """What changes after an epoch, for ever; while nobody answers it asks on."""
+        """Yields all changes after an epoch, for ever; repeats the query while no store answers."""
         pause_ms = PAUSE_MS_MIN
         while True:
             try:

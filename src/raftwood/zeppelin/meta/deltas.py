@@ -1,4 +1,4 @@
-"""What has changed between two epochs: told to nodes and clients in place of the whole topology."""
+"""Changes between two epochs, which nodes and clients get instead of the whole topology."""
 
 from collections import deque
 from itertools import zip_longest
@@ -10,22 +10,22 @@ from raftwood.base.errors import InvariantViolated
 from raftwood.zeppelin.model import EPOCH_NONE, NodeId, NodeInfo, Partition, Table, Topology, User
 
 HISTORY_MAX: Final = 1_000
-"""Epochs that are remembered; whoever has an older one is told everything."""
+"""Number of epochs in the history; a client with an older one gets the whole topology."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What leads from one epoch to another; None stands for what is gone."""
+    """The changes from one epoch to another; None: removed."""
 
     after: int
     epoch: int
     is_whole: bool = False
-    """All there is at `epoch`, whatever was known before."""
+    """Holds the whole topology at `epoch`, whatever was known before."""
     tables: dict[str, Table | None] = {}
     partitions: dict[str, dict[int, Partition]] = {}
-    """Of tables that stay the same, and those that were split off others of theirs."""
+    """Changed and new partitions of tables that otherwise stay the same."""
     nodes: dict[NodeId, NodeInfo | None] = {}
     users: dict[str, User | None] = {}
 
@@ -42,12 +42,12 @@ def whole(topology: Topology) -> Delta:
 
 
 def _lasting(table: Table) -> tuple[object, ...]:
-    """What is told of a table as a whole, apart from its partitions."""
+    """Returns what a delta sends of a table as a whole, apart from its partitions."""
     return table.incarnation, table.config, table.reads
 
 
 def difference(before: Topology, after: Topology) -> Delta:
-    """What one batch of changes did; what it left alone is the same object in both."""
+    """Returns what one batch changed; unchanged parts are the same objects in both."""
     tables: dict[str, Table | None] = {
         name: None for name in before.tables if name not in after.tables
     }
@@ -78,7 +78,7 @@ def difference(before: Topology, after: Topology) -> Delta:
 
 
 def applied(topology: Topology, delta: Delta) -> Topology:
-    """The topology after a delta; itself where the delta has nothing new."""
+    """Returns the topology after a delta; the same object if the delta has nothing new."""
     if delta.epoch <= topology.epoch:
         return topology
     if not delta.is_whole and delta.after > topology.epoch:
@@ -117,8 +117,8 @@ class DeltaHistory:
         self._deltas.append(delta)
 
     def since(self, epoch: int, topology: Topology) -> Delta:
-        """What leads from an epoch to a topology, which is the newest; everything where that is
-        not known any more. Where there is nothing new, a delta without content.
+        """Returns the delta from an epoch to `topology`, the newest one. It is empty if nothing is
+        new, and whole if that epoch is forgotten.
         """
         if epoch == topology.epoch:
             return Delta(after=epoch, epoch=epoch)
@@ -139,7 +139,7 @@ class DeltaHistory:
             for name, partitions in delta.partitions.items():
                 changed.setdefault(name, {}).update(partitions)
         for name in [each for each in changed if each in tables]:
-            # As it is now, once: it was made since then.
+            # The table was made since then: send it once, as it is now.
             tables[name] = topology.tables[name]
             del changed[name]
         return Delta(

@@ -1,7 +1,7 @@
 """Failover: chooses a master where the master is gone, and marks slaves that have missed too much.
 
 Zeppelin's text (sections 1.1 and 2.2) has the meta server declare a node down and make one of the
-slaves master. It does not say which one may, nor since when the old one has stopped;
+slaves master. It does not say which one may, nor how to know that the old one has stopped;
 docs/decisions/0018 does, and these are its rules. Planted bugs are in
 `tests/kits/zeppelin/meta/world/mutants.py` and `tests/kits/zeppelin/simulation/mutants.py`.
 
@@ -12,12 +12,13 @@ does not forget it: a slave that was cut off for an hour comes back, the master 
 acked writes would be gone (`test_what_a_leader_found_stale_stays_so_for_the_next_leader`; planted
 bug "a stale replica").
 
-Where writes are acked by two replicas or more, the choice waits until so many have told how far
-they are that each acked write is known to one of them: then the one with the most has them all. A
-choice among those that happen to answer may miss the one replica that has the last acked write
-(planted bug "no quorum"; `test_with_two_acks_the_choice_waits_for_those_who_may_have_them`).
+Where writes are acked by two replicas or more, the choice waits until so many have reported that
+each acked write is on one of them: then the one with the most has them all. A choice among those
+that happen to answer may miss the one replica that has the last acked write (planted bug "no
+quorum"; `test_with_two_acks_the_choice_waits_for_those_who_may_have_them`).
 
-A master that is up and cannot lead is first made master no more; once all know that, one is chosen.
+A master that is up and cannot lead first loses its role; once all replicas know that, one is
+chosen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from raftwood.zeppelin.model import NodeId
 
 
 def is_unfit(view: PlanningView, place: TablePartition) -> bool:
-    """Whether a master that is up and knows that it is one has no replica to lead with.
+    """Whether a master that is up and knows its role has no replica to lead with.
 
     Its engine cannot be opened, or it was rewinding when it became master. Heartbeats come all the
     same, so that the node is never declared down, and the partition would refuse every request
@@ -50,10 +51,9 @@ def is_unfit(view: PlanningView, place: TablePartition) -> bool:
 def demotion(view: PlanningView, place: TablePartition) -> ChangeMaster:
     """Takes an unfit master out of office, and names no other yet.
 
-    The node may not have heard of it, and may begin to lead after all, as far as it came. So the
-    choice waits until it knows
-    (`test_a_master_that_repairs_is_replaced_once_all_know_that_it_is_none`). A slave without any
-    contact with it has missed nothing: that master has not led.
+    The node may not have received the change, and may begin to lead after all. So the choice waits
+    until it knows (`test_a_master_that_repairs_is_replaced_once_all_know_that_it_is_none`). A slave
+    without any contact with it has missed nothing: that master has not led.
     """
     before = place.partition
     assert before.master is not None
@@ -66,9 +66,8 @@ def demotion(view: PlanningView, place: TablePartition) -> ChangeMaster:
 def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
     """The change for a partition without a master that is up; None: there is nothing to do yet.
 
-    All that are up must have told how far they are: the one that has not may have the most. It will
-    tell, or will be down itself
-    (`test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are`).
+    All replicas that are up must have reported: the silent one may have the most. It will report,
+    or be down itself (`test_nobody_is_chosen_before_all_that_are_up_have_told_how_far_they_are`).
     """
     before = place.partition
     up = [node for node in before.replicas if view.is_up(node)]
@@ -85,9 +84,9 @@ def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
         return None
     if master is not None:
         view.masters[master] += 1
-        # A replica that is away misses what the new master writes from now on, and one that has
-        # less lacks records that the old master acked. Both are marked until they have caught up: a
-        # second failover a moment later must not choose them
+        # A replica that is away misses the new master's records, and one that has less lacks
+        # records that the old master acked. Both are marked until they have caught up: a second
+        # failover a moment later must not choose them
         # (`test_whoever_has_less_than_the_new_master_has_to_show_that_it_caught_up`).
         most = reports[master].position
         behind = [
@@ -99,26 +98,26 @@ def failover(view: PlanningView, place: TablePartition) -> ChangeMaster | None:
 
 
 def _has_reported(view: PlanningView, place: TablePartition, node: NodeId) -> bool:
-    """Whether a replica told how far it is from a moment at which no master could write any more.
+    """Whether a replica reported its position as of a time when no master could write any more.
 
-    A slave tells that it has record 90, then takes 91 to 100, which are acked to clients. A choice
-    by the first message could take another slave with 95, and cut five acked writes (planted bug
-    "stale offsets choose a master").
+    A slave reports record 90, then takes 91 to 100, which are acked to clients. A choice by the
+    first message could take another slave with 95, and cut five acked writes (planted bug "stale
+    offsets choose a master").
     """
     heard, master = view.heard(node), place.partition.master
     if master is None:
         # A node that knows that there is no master takes and writes nothing.
         return heard.is_heard and heard.applied_epoch >= place.partition.epoch
-    # The old master may serve until its lease has ended, counted from the last time that it was
-    # heard. `at_ms` of the replica says nothing: its message may have been on its way for long, and
-    # tell of a time at which the master still wrote (planted bug "judged by arrival";
+    # The old master may serve until its lease has ended, counted from its last heartbeat. `at_ms`
+    # of the replica proves nothing: its message may have traveled for long, and describe a time
+    # when the master still wrote (planted bug "judged by arrival";
     # `test_a_word_that_was_long_on_its_way_says_nothing_of_now`).
     end_of_writes_ms = view.heard(master).at_ms + view.settings.lease_ms
     return heard.after_ms is not None and heard.after_ms >= end_of_writes_ms
 
 
 def _lagging(view: PlanningView, place: TablePartition) -> tuple[NodeId, ...]:
-    """Slaves that are marked, and slaves that the master went on without in this leader's time."""
+    """Returns slaves that are marked, or that the master left behind in this leader's term."""
     before, master = place.partition, place.partition.master
     if master is None or not view.heard(master).is_heard:
         return before.lagging
@@ -136,8 +135,8 @@ def _candidates_by_lag(
     place: TablePartition, reports: Mapping[NodeId, ReplicaOffset], lagging: Sequence[NodeId]
 ) -> dict[NodeId, ReplicaOffset]:
     lag_max = place.table.config.lag_max_bytes
-    # Where all replicas have reported, none has more than the best of them: marks and lag, which
-    # are guesses about what others have, do not matter.
+    # If all replicas have reported, none has more than the best of them: marks and lag, which are
+    # guesses about the others, do not matter.
     are_all_here = len(reports) == len(place.partition.replicas)
     return {
         node: offset
@@ -181,7 +180,7 @@ def _chosen(view: PlanningView, candidates: Mapping[NodeId, ReplicaOffset]) -> N
 
 
 def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
-    """The marks to change of a partition whose master is up: slaves fell behind, or caught up."""
+    """Returns the marks to change if the master is up: slaves fell behind, or caught up."""
     before = place.partition
     master = before.master
     if master is None or not view.heard(master).is_heard:
@@ -198,9 +197,9 @@ def marks(view: PlanningView, place: TablePartition) -> MarkSlaves | None:
 
 
 def _is_proven(view: PlanningView, place: TablePartition, slave: NodeId, *, master: NodeId) -> bool:
-    """Whether a slave has all that its master had once that knew of the present replicas.
+    """Whether a slave has all that its master had when the master learned of the present replicas.
 
-    What the master acked before that may have counted the replica that was removed.
+    Earlier acks of the master may have counted the replica that was removed.
     """
     has, needed = view.offset(slave, place), view.offset(master, place)
     return (
@@ -222,8 +221,8 @@ def _is_lagging(
         is_behind = offset is not None and offset.lag_bytes > lag_max
         known_ms = view.heard(master).at_ms - view.seen(place).master_ms
         return is_behind or (known_ms if missed_ms is None else missed_ms) > down_ms
-    # Half of the bound: a slave that is just at the bound would be marked and cleared again and
-    # again, and each mark is a change of the topology that all nodes fetch.
+    # Half of the bound: a slave at the bound itself would be marked and cleared again and again,
+    # and each mark is a change of the topology that all nodes fetch.
     has_caught_up = (
         offset is not None
         and view.is_up(slave)

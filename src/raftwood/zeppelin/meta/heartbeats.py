@@ -1,14 +1,14 @@
-"""Heartbeats of nodes, and what the meta server's leader knows by them.
+"""Heartbeats of nodes, and what the meta server's leader learns from them.
 
-`LeaderTerm` has what nodes told a leader since it leads, `PlanningView` what it sees when it plans.
+`LeaderTerm` holds the nodes' reports of one leader's term, `PlanningView` what a plan sees.
 Heartbeats carry offsets and times, as in Zeppelin's text (sections 1.2 and 2.1), and are never
 replicated: they change all the time. Two dangers follow. A new leader knows nothing, and must not
-take silence that it has not listened to for death. And a message says how things were when the node
+take silence from before its term for death. And a message describes the moment when the node
 looked, not when it arrives. The rules below are about these two (docs/decisions/0018).
 
-`MigrationQueue` has the migrations that have not begun, those that were ordered first at its head.
-There may be one for each partition, so plans look at some at a time: at the head, and where nothing
-of that can begin, the next time further behind
+`MigrationQueue` holds the migrations that have not begun, sorted by the epochs of their orders.
+There may be one for each partition, so a plan looks at some of them: at the head, and if none of
+these can begin, the next plan looks further behind
 (`test_those_that_cannot_begin_hold_up_nobody_behind_them`).
 """
 
@@ -37,11 +37,11 @@ QUEUE_LOOKED_AT_MAX: Final = 1_000
 
 
 class MigrationQueue:
-    """The migrations that wait; `note` is called for each partition that has changed."""
+    """The migrations that wait; the leader calls `note` for each partition that has changed."""
 
     def __init__(self) -> None:
         self._orders: dict[PartitionId, tuple[int, PartitionId, str]] = {}
-        """The epoch of each order, the partition, and its table."""
+        """For each partition: the epoch of the order, the partition, and its table."""
         self._sorted: list[tuple[int, PartitionId, str]] | None = None
         self._begin = 0
 
@@ -59,7 +59,7 @@ class MigrationQueue:
             self._sorted = None
 
     def look(self) -> list[tuple[str, int]]:
-        """The next migrations to look at: tables, and numbers of partitions."""
+        """Returns the next migrations to look at: tables, and numbers of partitions."""
         if self._sorted is None:
             self._sorted = sorted(self._orders.values())
             self._begin = 0
@@ -70,19 +70,19 @@ class MigrationQueue:
         return [(table, key.number) for _, key, table in looked_at]
 
 
-# `CatchUp`: whether a slave that its master streams to will ever be where its master is.
+# `CatchUp`: whether a slave that receives its master's stream will ever catch up.
 
 
 class CatchUp(msgspec.Struct):
-    """How the lag of a migration's target goes down, in equal spans of time.
+    """How the lag of a migration's target shrinks, in equal spans of time.
 
-    The least of each span counts: single figures go up and down with each answer, and a target that
-    catches up would be taken for one that does not.
+    The least lag of each span counts: single figures go up and down with each answer, so a target
+    that catches up would seem not to.
     """
 
     target: NodeId
     master_epoch: int
-    """The epoch of the master that it follows: its lag behind another master says nothing."""
+    """The epoch of the master that it follows: its lag behind another master proves nothing."""
     began_ms: int
     """When this span began."""
     least: int | None = None
@@ -90,13 +90,12 @@ class CatchUp(msgspec.Struct):
     """The least lag in the span before this one."""
 
     def tell(self, lag_bytes: int, *, after_ms: int) -> None:
-        """Notes a lag. One that may be from before this span is left out; `after_ms` as in
-        `KnownNode`."""
+        """Notes a lag, unless it may be from before this span; `after_ms` as in `KnownNode`."""
         if after_ms >= self.began_ms:
             self.least = lag_bytes if self.least is None else min(self.least, lag_bytes)
 
     def is_failing(self, *, now_ms: int, span_ms: int, catch_up_ms_max: int) -> bool:
-        """True at the end of a span that brought so little that the rest would take too long."""
+        """True at the end of a span with so little progress that the rest would take too long."""
         if now_ms - self.began_ms < span_ms:
             return False
         least, before = self.least, self.least_before
@@ -106,8 +105,7 @@ class CatchUp(msgspec.Struct):
         return (before - least) * catch_up_ms_max < least * span_ms
 
 
-# `LeaderTerm`: what nodes told a leader since it leads. Never replicated: a new leader hears it
-# anew.
+# `LeaderTerm`: the nodes' reports to a leader. Never replicated: a new leader collects them anew.
 #
 # Times are of the leader's own monotonic clock.
 
@@ -116,30 +114,28 @@ PAUSE_KNOWN_MS: Final = 60_000
 
 
 class ReplicaOffset(msgspec.Struct, frozen=True, array_like=True):
-    """How far a node's replica of a partition is."""
+    """The position and state of a node's replica of a partition."""
 
     incarnation: int
     partition: int
     epoch: int
-    """Of the last record of its binlog; 0 where there is none."""
+    """Epoch of the last record of its binlog; 0: there is no record."""
     sequence: int
     lag_bytes: int = 0
-    """Of a slave: how far its master was ahead when it was heard last; 0 once it is master."""
+    """On a slave: how far the master was ahead in its last message; 0 once it is master."""
     contact_ms: int | None = None
-    """Of a slave: so long ago it heard from the master that it follows; None: not yet."""
+    """On a slave: time since its present master's last message; None: none yet."""
     is_candidate: bool = True
-    """False while its data is no state that a master has had: amid a full sync, or before it has
-    come past the point at which a divergence was undone."""
+    """False while its data was never a master's state: during a full sync, or before it has passed
+    the point at which a divergence was undone."""
     is_streaming: bool = False
-    """Of a slave: its master sends it records as they come; it is not amid a copy, nor before it
-    has found where to go on."""
+    """On a slave: its master streams new records to it; it neither copies nor seeks its start."""
     copied_bytes: int = 0
-    """Of a whole copy that is under way to it: so much has come."""
+    """Bytes received of a running whole copy."""
     copy_bytes: int = 0
-    """Of so much; 0: none is under way."""
+    """Size of the running whole copy; 0: none is running."""
     gap: Gap | None = None
-    """Of a slave: what was between it and its master when that was heard last; None: nobody told,
-    as nodes of 0.1.0 do not."""
+    """On a slave: the gap in the master's last message; None: none, as from nodes of 0.1.0."""
 
     @property
     def id(self) -> PartitionId:
@@ -147,23 +143,22 @@ class ReplicaOffset(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def position(self) -> tuple[int, int]:
-        """The higher, the more a replica has."""
+        """The larger, the more records a replica has."""
         return self.epoch, self.sequence
 
 
 class LeaderMoment(msgspec.Struct, frozen=True, array_like=True):
-    """When a leader answered, by its own clock; means nothing to the leader of another term."""
+    """When a leader answered, by its own clock; has no meaning for the leader of another term."""
 
     term: int
     at_ms: int
 
 
 class NodeHeartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """What a node tells: everything that it has, as it is at one moment.
+    """A node's report of all its partitions, as of one moment.
 
-    Offsets are those at `applied_epoch`: a master that tells of a partition at an epoch at which
-    that is stuck takes no writes for it any more. Partitions that are left out are not there, or
-    cannot be opened.
+    Offsets hold at `applied_epoch`: a master that reports a partition at an epoch in which it is
+    stuck no longer takes writes for it. Partitions not listed are absent, or cannot be opened.
     """
 
     node: NodeId
@@ -171,18 +166,18 @@ class NodeHeartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat
     applied_epoch: int
     offsets: tuple[ReplicaOffset, ...] = ()
     after: LeaderMoment | None = None
-    """`ShardLease.moment` of the last answer that this node had before it looked at its offsets: so
-    much is known of when that was, however long this is on its way. None: it had none yet."""
+    """`LeaseAnswer.moment` of the last answer before the node read its offsets: the offsets are
+    later, however long this message travels. None: no answer yet."""
     is_leaving: bool = False
-    """It is about to stop: what it is the master of is to go to others."""
+    """The node is about to stop: hand its masters over."""
 
 
 class KnownNode(msgspec.Struct):
-    """What is known of one node."""
+    """The leader's knowledge of one node."""
 
     run: int
     at_ms: int
-    """When the last heartbeat arrived; before the first one, when this leader learnt of the run.
+    """When the last heartbeat arrived; before the first one, when this leader learned of the run.
 
     A new leader counts silence from its own beginning. If it counted from the last leader's time,
     which it does not know, it would declare all nodes down at once (planted bug "judges at once";
@@ -190,16 +185,16 @@ class KnownNode(msgspec.Struct):
     """
     is_heard: bool = False
     after_ms: int | None = None
-    """The node looked at its offsets after this moment; None: it is not known when."""
+    """The node read its offsets after this moment; None: unknown."""
     is_leaving: bool = False
     applied_epoch: int = EPOCH_NONE
     offsets: dict[PartitionId, ReplicaOffset] = {}
     contacts: dict[PartitionId, int] = {}
-    """When its replicas were in contact with their present masters; kept over its restarts."""
+    """When its replicas last had contact with their present masters; survives its restarts."""
 
 
 class KnownPartition(msgspec.Struct):
-    """Since when a leader has seen a partition in its present form."""
+    """When a leader first saw a partition's present epoch, master and state."""
 
     epoch: int
     epoch_ms: int
@@ -211,19 +206,19 @@ class KnownPartition(msgspec.Struct):
 
 
 class PlanningPause(msgspec.Struct, frozen=True):
-    """A partition is left alone for a while."""
+    """No hand-over, split or slowdown of a partition begins before `until_ms`."""
 
     until_ms: int
     length_ms: int
 
 
 class LeaderTerm:
-    """What a leader knows in one term; each term begins anew.
+    """A leader's knowledge in one term; each term begins anew.
 
-    The lock of the text (section 2.4) lets a leader go on for as long as its lock lasts by its own
-    clock, and leaves it to the leader to be done in time. Here the leader is one of raft, confirmed
-    by a quorum for each answer, and whatever an earlier leader granted has ended before this one
-    judges (`test_only_the_leader_hears_and_each_term_begins_anew`).
+    The text's lock (section 2.4) lets a leader continue while the lock lasts by the leader's own
+    clock, and relies on the leader to stop in time. Here the leader is one of raft, confirmed by a
+    quorum for each answer, and whatever an earlier leader granted has ended before this one judges
+    (`test_only_the_leader_hears_and_each_term_begins_anew`).
     """
 
     def __init__(self, term: int, now_ms: int) -> None:
@@ -232,21 +227,21 @@ class LeaderTerm:
         self.nodes: dict[NodeId, KnownNode] = {}
         self.seen: dict[PartitionId, KnownPartition] = {}
         self.condemned: dict[NodeId, int] = {}
-        """Nodes, and their runs, that are about to be declared down: from the decision until it is
-        applied they get no lease and are not heard, else two masters could serve at once."""
+        """Nodes, and their runs, that are being declared down: until that is applied, their
+        heartbeats do not count and bring no lease, else two masters could serve at once."""
         self.handover_begun_ms = -(1 << 60)
         self.looked_at = 0
         """The partition that the next plan looks at first."""
         self.pauses: dict[PartitionId, PlanningPause] = {}
-        """Pauses that are over are remembered for a while, since the next one is longer."""
+        """Past pauses stay for a while, because the next one is longer."""
         self.catch_ups: dict[PartitionId, CatchUp] = {}
-        """How the targets of partitions that move come closer."""
+        """How the targets of moving partitions catch up."""
         self.queue = MigrationQueue()
         self.stuck: dict[PartitionId, Partition] = {}
         """Partitions whose writes wait."""
         self.has_news_of_stuck = False
-        """A node has told since the last plan that it came further with a partition whose writes
-        wait: the next plan is made at once, since clients wait for it
+        """Set when a node reports progress with a partition whose writes wait: the next plan is
+        made at once, because clients wait for it
         (`test_a_hand_over_ends_as_soon_as_both_have_told_where_they_are`)."""
         self._topology: Topology | None = None
 
@@ -257,13 +252,15 @@ class LeaderTerm:
         self.pauses[key] = PlanningPause(now_ms + length_ms, length_ms)
 
     def pause_longer(self, key: PartitionId, length_ms_max: int, now_ms: int) -> None:
-        """Pauses shortly at first, since it may have been chance, and each time twice as long."""
+        """Pauses a partition: shortly at first, since the failure may have been chance, then twice
+        as long each time.
+        """
         last = self.pauses.get(key)
         length_ms = PAUSE_MS_FIRST if last is None else 2 * last.length_ms
         self.pause(key, min(length_ms, length_ms_max), now_ms)
 
     def begun_anew(self, now_ms: int) -> "LeaderTerm":
-        """The same term, with nothing heard yet.
+        """Returns the same term without any reports.
 
         Nodes that are being declared down stay so: the proposal may still be applied, and a lease
         that is given meanwhile would outlast it
@@ -276,8 +273,8 @@ class LeaderTerm:
     def hear(self, heartbeat: NodeHeartbeat, now_ms: int) -> bool:
         """Takes a heartbeat in; False where the node's heartbeats do not count now.
 
-        A node that is being declared down is not heard: it would get a lease, and serve beside the
-        master that takes its place
+        Heartbeats of a node that is being declared down do not count: with a lease it would serve
+        beside the master that replaces it
         (`test_a_node_that_is_being_declared_down_gets_no_lease_meanwhile`).
         """
         heard = self.nodes.get(heartbeat.node)
@@ -297,7 +294,7 @@ class LeaderTerm:
             if offset.contact_ms is None or after_ms is None or key not in self.seen:
                 continue
             # A contact with the master before does not count for the present one: the slave may
-            # follow nobody now (`test_a_contact_is_as_old_as_the_word_that_tells_of_it`).
+            # follow no master now (`test_a_contact_is_as_old_as_the_word_that_tells_of_it`).
             if heartbeat.applied_epoch >= self.seen[key].master_epoch:
                 contact_ms = after_ms - offset.contact_ms
                 heard.contacts[key] = max(contact_ms, heard.contacts.get(key, contact_ms))
@@ -309,7 +306,7 @@ class LeaderTerm:
         offsets: Mapping[PartitionId, ReplicaOffset],
         before: KnownNode,
     ) -> bool:
-        """Whether a node has come further with a partition whose writes wait."""
+        """Whether a heartbeat shows progress with a partition whose writes wait."""
         for key, partition in self.stuck.items():
             if heartbeat.node not in partition.replicas:
                 continue
@@ -325,7 +322,7 @@ class LeaderTerm:
         return None if after is None or after.term != self.term else after.at_ms
 
     def note(self, topology: Topology, now_ms: int) -> None:
-        """Takes over what has changed in the topology since the last time."""
+        """Takes over the topology's changes since the last call."""
         before = self._topology
         if topology is before:
             return
@@ -405,7 +402,7 @@ class LeaderTerm:
         self.stuck.pop(key, None)
 
 
-# `PlanningView`: what a leader sees when it plans: the topology, what it heard, and the time.
+# `PlanningView`: what a leader's plan sees: the topology, the reports, and the time.
 
 
 class TablePartition(msgspec.Struct, frozen=True):
@@ -453,7 +450,7 @@ class PlanningView:
         return is_condemned or self.now_ms - self.heard(node).at_ms >= self.settings.down_ms
 
     def is_up(self, node: NodeId | None) -> bool:
-        """Whether the node is up once the plan is made."""
+        """Whether the node is up once the plan is carried out."""
         return node in self._up
 
     def is_leaving(self, node: NodeId | None) -> bool:
@@ -466,7 +463,7 @@ class PlanningView:
         return self.reign.seen[place.key]
 
     def offset(self, node: NodeId, place: TablePartition) -> ReplicaOffset | None:
-        """The offset that a node has told of its replica of this very partition.
+        """Returns the offset that a node reported for its replica of this very partition.
 
         By incarnation and number: a table that was dropped and made anew has the same name, and a
         position in the old one would make an empty replica look complete (planted bug "the offset
@@ -475,13 +472,14 @@ class PlanningView:
         return self.heard(node).offsets.get(place.key)
 
     def missed_ms(self, slave: NodeId, place: TablePartition, master: NodeId) -> int | None:
-        """For how long the master went on without this slave; None: this leader has heard of no
-        contact between the two."""
+        """Returns how long the master went on without this slave; None: this leader knows of no
+        contact between the two.
+        """
         contact_ms = self.heard(slave).contacts.get(place.key)
         return None if contact_ms is None else self.heard(master).at_ms - contact_ms
 
     @cached_property
     def masters(self) -> "dict[NodeId, int]":
-        """How many masters each node has, and is about to have."""
+        """The number of masters that each node has or is about to have."""
         counted = masters_by_node(self.topology.tables.values())
         return {node: counted[node] for node in self.topology.nodes}

@@ -1,12 +1,13 @@
-"""`ClusterManager`: a cluster grows, shrinks and is balanced; the meta server does it step by step.
+"""`ClusterManager`: expands, shrinks and balances a cluster; the meta server runs each plan in
+steps.
 
     manager = ClusterManager(meta)
     plan = await manager.plan_expand()
     order = await manager.submit(plan)
     await manager.wait(order, told=print)
 
-What was submitted is done even if no one waits for it; `progress` tells of it at any time. The
-manager keeps nothing: it may be stopped after `submit`, and another one can wait or cancel.
+A submitted plan runs even if no caller waits for it; `progress` shows how far it is. The manager
+has no state: it may stop after `submit`, and another one can wait or cancel.
 """
 
 import asyncio
@@ -33,22 +34,22 @@ SILENCE_S: Final = 60.0
 _POLL_S: Final = 0.5
 _PAUSE_S: Final = 0.1
 _SHARE_MAX: Final = 0.1
-"""The share of the time that the questions of a waiting caller may take: in a large cluster an
-answer is long, and the meta server has nodes to answer."""
+"""Share of the time that the queries of a waiting caller may take: answers about a large cluster
+are long, and the meta server has to serve its nodes."""
 
 
 class CancelledMigrations(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a request that migrations end where they are."""
+    """The result of a request to cancel migrations."""
 
     epoch: int
     count: int
-    """The partitions whose migrations ended."""
+    """Partitions whose migrations ended."""
     too_late: tuple[str, ...] = ()
-    """Why others go on."""
+    """Why the others continue."""
 
 
 class ClusterManager:
-    """Makes plans from the topology as it is; nothing happens before `submit`."""
+    """Plans changes of the topology; nothing happens before `submit`."""
 
     def __init__(self, meta: MetaClient) -> None:
         self._meta = meta
@@ -64,7 +65,7 @@ class ClusterManager:
     async def plan_drain(
         self, nodes: Collection[NodeId], *, fewer_domains: bool = False
     ) -> ClusterPlan:
-        """To shrink a cluster: nodes that are empty can be stopped, and forgotten then."""
+        """Plans to empty nodes, which can then be stopped and forgotten."""
         topology = await self._meta.topology()
         return plans.drain(topology, nodes, fewer_domains=fewer_domains)
 
@@ -108,16 +109,16 @@ class ClusterManager:
     async def submit(self, plan: ClusterPlan) -> int:
         """Submits a plan; returns the epoch in which it was ordered.
 
-        `Conflict` asks for a new plan: the topology has changed since this one was made, and what
-        is ordered must be what was looked at (`test_a_plan_that_is_old_is_refused_as_a_whole`).
+        Raises `Conflict` if the topology has changed since the plan was made: an operator orders
+        exactly the plan that was shown (`test_a_plan_that_is_old_is_refused_as_a_whole`).
         """
         if not plan.changes:
             return plan.epoch
         return await self._meta.apply_planned(plan.epoch, *plan.changes)
 
     async def order(self, planner: Planner, *, epoch: int | None = None) -> tuple[ClusterPlan, int]:
-        """Plans and submits; plans anew when the topology has changed meanwhile, unless the plan is
-        to be that of a given epoch or none.
+        """Plans and submits. Plans anew if the topology has changed meanwhile, unless `epoch` names
+        the topology of the plan.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             plan = planner(await self._meta.topology())
@@ -127,15 +128,16 @@ class ClusterManager:
             except Conflict:
                 if epoch is not None or attempt == ATTEMPTS_MAX:
                     raise
-                # A hand-over that is in the way is over in a moment.
+                # A hand-over in the way is over in a moment.
                 await asyncio.sleep(_PAUSE_S)
         raise AssertionError("the last attempt returns or raises")
 
     async def progress(
         self, order: int | None = None, *, plan: ClusterPlan | None = None
     ) -> MigrationProgress:
-        """The progress of one order, by the epoch that `submit` returned, and of its plan's
-        masters; else of all orders."""
+        """Returns the progress of one order, by the epoch that `submit` returned, and of its plan's
+        masters; else of all orders.
+        """
         topology = await self._meta.topology()
         return progress_of(topology, await self._meta.reports(), order, plan=plan)
 
@@ -147,10 +149,10 @@ class ClusterManager:
         timeout_s: float = WAIT_S,
         told: Callable[[MigrationProgress], None] = lambda _: None,
     ) -> MigrationProgress:
-        """Waits until nothing of an order moves any more, and the masters of its plan, if that is
-        given, are where they are to be, and its new slaves have caught up.
+        """Waits until an order's migrations are over and, if its plan is given, its masters are in
+        place and its new slaves have caught up.
 
-        `DeadlineExceeded` ends the waiting alone: the order goes on.
+        `DeadlineExceeded` only ends the waiting: the order continues.
         """
 
         async def look() -> MigrationProgress | None:
@@ -168,7 +170,7 @@ class ClusterManager:
         timeout_s: float = WAIT_S,
         told: Callable[[int, int], None] = lambda _, __: None,
     ) -> int:
-        """Waits until a table has all partitions that it is to have; returns how many."""
+        """Waits until a table has all its partitions; returns how many."""
 
         async def look() -> int | None:
             found = (await self._meta.topology()).tables.get(table)
@@ -186,7 +188,7 @@ class ClusterManager:
         partition: int | None = None,
         order: int | None = None,
     ) -> CancelledMigrations:
-        """Ends migrations where they are: of one partition, of a table, of one order, or all."""
+        """Cancels migrations: of one partition, of a table, of one order, or all."""
         topology = await self._meta.topology()
         changes = [
             CancelMigration(name, number)
@@ -202,8 +204,8 @@ class ClusterManager:
         epoch = topology.epoch
         refused: list[str] = []
         for begin in range(0, len(changes), CHANGES_PLANNED_MAX):
-            # Each change by itself: migrations that are over by now, or whose target is master
-            # already, go on, and do not keep the others from ending.
+            # Each change by itself: migrations that are over by now, or whose target is already
+            # master, continue and do not keep the others from ending.
             done = await self._meta.apply(*changes[begin : begin + CHANGES_PLANNED_MAX])
             epoch = done.epoch
             refused += [each.message for each in done.results if each is not None]
@@ -221,7 +223,7 @@ def check_epoch(plan: ClusterPlan, epoch: int | None) -> None:
 
 
 async def _until(look: Callable[[], Awaitable[Result | None]], timeout_s: float) -> Result:
-    """Looks until there is a result; errors that pass are waited out for a while.
+    """Polls until there is a result; tolerates retriable errors for a while.
 
     A leader of the meta server may change while an operator waits for a move of hours.
     """

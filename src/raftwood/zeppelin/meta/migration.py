@@ -6,10 +6,10 @@ reported at some time; these rules ask for offsets from after the freeze (docs/d
 0024). Planted bugs are in `tests/kits/zeppelin/meta/world/mutants.py` and
 `tests/kits/zeppelin/simulation/mutants.py`.
 
-By a hand-over masters go back to the nodes that are preferred for them, and away from nodes that
-leave; the text complains that failovers alone leave a few nodes with most masters. The master is
-frozen while a slave that is close catches up: it acks nothing after that, and tells how far it came
-at the epoch of the freeze. Once the slave is exactly there, it is master.
+Hand-overs move masters back to their preferred nodes, and away from nodes that leave; the text
+complains that failovers alone leave a few nodes with most masters. The master is frozen while a
+close slave catches up: it acks nothing after that, and reports its position at the epoch of the
+freeze. Once the slave is exactly there, it becomes master.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from raftwood.zeppelin.model import Gap, Migration, NodeId, Partition, Partition
 def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | CancelHandover | None:
     """The next step for a partition that is stuck, and whose master is up.
 
-    A freeze has an end even where the target never comes: its clients wait (planted bugs "never
+    A freeze ends even if the target never catches up, because clients wait (planted bugs "never
     unstuck" and "stuck is never left"). Each freeze in vain is followed by a longer pause, or a
     target that cannot keep up would stop the writes of its partition every few seconds
     (`test_each_hand_over_in_vain_is_followed_by_a_longer_pause`).
@@ -52,11 +52,11 @@ def handover_step(view: PlanningView, place: TablePartition) -> EndHandover | Ca
 
 
 def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, master: NodeId) -> bool:
-    # Both must have told at the epoch of the freeze or later. The text compares the offsets of the
-    # last pings: the master may have written since, and where all nodes have not yet fetched the
-    # freeze, it still does. Those writes are acked and lost (planted bugs "frozen before the
-    # freeze", "frozen with offsets from before" and "hand-over without word of the freeze").
-    # A node that has heard of the freeze and has said nothing since may be gone.
+    # Both must have reported at the epoch of the freeze or later. The text compares the offsets of
+    # the last pings: the master may have written since, and it still does until it has fetched the
+    # freeze. Those writes are acked and lost (planted bugs "frozen before the freeze", "frozen with
+    # offsets from before" and "hand-over without word of the freeze"). A node that knows of the
+    # freeze but has not reported since may be gone.
     frozen, reached = view.offset(master, place), view.offset(target, place)
     epoch = min(view.heard(node).applied_epoch for node in (master, target))
     return (
@@ -69,9 +69,8 @@ def _has_all(view: PlanningView, place: TablePartition, target: NodeId, *, maste
 
 
 def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover | None:
-    """The hand-over that a partition wants that is not frozen, and whose master is up: to the
-    preferred node where that is another, from a migration's source to its target, from a master
-    that leaves to some slave.
+    """The hand-over to begin for a partition that is not frozen, and whose master is up: to the
+    preferred node, from a migration's source to its target, or from a leaving master to some slave.
     """
     before = place.partition
     close = [
@@ -87,7 +86,7 @@ def wanted_handover(view: PlanningView, place: TablePartition) -> BeginHandover 
 
 
 def _heirs(partition: Partition, *, is_leaving: bool) -> list[NodeId]:
-    """The slaves that are to be master instead of the present one."""
+    """Returns the slaves that should replace the present master."""
     moved, wanted = partition.migration, [partition.preferred]
     is_moving = moved is not None and moved.source == partition.master
     if partition.state is PartitionState.SLOWDOWN:
@@ -114,7 +113,7 @@ def is_close(view: PlanningView, place: TablePartition, slave: NodeId) -> bool:
 
 
 def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
-    """Whether a freeze that begins now would be over in the time that it may take.
+    """Whether a freeze that begins now would end within its time limit.
 
     The text freezes once the offsets are within `stuck_offset_dist`. Bytes alone mislead both ways:
     over a long link a target that keeps up always has more than that under way and would never be
@@ -124,14 +123,14 @@ def is_near(view: PlanningView, offset: ReplicaOffset) -> bool:
     settings = view.settings
     if offset.gap is None:
         return offset.lag_bytes <= settings.handover_close_bytes
-    # The other half of the time is for the news of the freeze and of its end to reach the nodes.
+    # The other half is for the nodes to learn of the freeze and of its end.
     return offset.gap.is_within(
         Gap(queued_bytes=settings.handover_close_bytes, drain_ms=settings.handover_stuck_ms // 2)
     )
 
 
 class HandoverCandidates:
-    """The hand-overs that one plan would begin, and how many are under way."""
+    """The hand-overs that one plan could begin, and how many are running."""
 
     def __init__(self, view: PlanningView) -> None:
         self._view = view
@@ -141,7 +140,7 @@ class HandoverCandidates:
         self._going_home: list[BeginHandover] = []
 
     def look_at(self, place: TablePartition) -> None:
-        """Looks at a partition whose master is up, and which is not frozen."""
+        """Considers a partition whose master is up, and which is not frozen."""
         begun = wanted_handover(self._view, place)
         if begun is None:
             return
@@ -154,7 +153,7 @@ class HandoverCandidates:
             self._going_home.append(begun)
 
     def begun(self) -> list[BeginHandover]:
-        """The next hand-overs, as the bounds allow.
+        """Returns the next hand-overs, as the bounds allow.
 
         A node that leaves is about to stop, so its masters go first. Migrations are few at a time
         already. Masters that go back to their preferred node do so one by one: after a restart a
@@ -174,12 +173,12 @@ class HandoverCandidates:
 
 # The next step of each migration, from what its partition and its replicas say.
 #
-# Nothing of a migration is kept but its order: its target becomes a slave when its turn comes;
-# while the source is master, it is handed over, as any master is (`handover_step`); and once the
-# others do well without the source, it leaves. The text persists the order, and keeps what the next
-# steps wait for in its leader's memory: when that leader dies, a migration can stop half-way.
-# Here a new leader goes on with what it finds in the partition (planted bugs "forgotten by the next
-# leader" and "migrations are forgotten"), and a failover amid a migration only changes the master
+# Only the order of a migration is stored. Its target becomes a slave when its turn comes; a source
+# that is master is handed over like any master (`handover_step`); and once the other replicas do
+# without the source, it leaves. The text persists the order, and keeps what the next steps wait for
+# in its leader's memory: when that leader dies, a migration can stop half-way. Here a new leader
+# continues from the state of the partition (planted bugs "forgotten by the next leader" and
+# "migrations are forgotten"), and a failover amid a migration only changes the master
 # (`test_a_failover_only_changes_who_is_master`).
 #
 # The migrations under way are few, and each plan looks at all of them; of those that wait, at some.
@@ -188,7 +187,8 @@ MigrationStep = EndMigration | RemoveTarget | SlowDown | CancelHandover
 
 
 class MigrationCandidates:
-    """The migrations under way that one plan has met, and those that may begin beside them.
+    """Counts the running migrations that one plan sees, and selects those that may begin beside
+    them.
 
     Bounded in all and per node: each begins with a whole copy, and a node that receives ten at once
     has no disk left for its clients (planted bugs "any number at once" and "nodes without a
@@ -201,9 +201,8 @@ class MigrationCandidates:
         self._by_node: Counter[NodeId] = Counter()
 
     def look_at(self, place: TablePartition) -> None:
-        """Looks at a migration under way. It counts while it can get on: where one of the two nodes
-        that work is down, others have their turn
-        (`test_a_node_that_stays_away_holds_up_no_others`).
+        """Considers a running migration. It counts while it can progress: if one of its two working
+        nodes is down, others get its turn (`test_a_node_that_stays_away_holds_up_no_others`).
         """
         target, master = _migration(place).target, place.partition.master
         if master is not None and self._view.is_up(master) and self._view.is_up(target):
@@ -215,7 +214,7 @@ class MigrationCandidates:
         self._by_node[target] += target != master
 
     def begun(self) -> list[AddTarget]:
-        """The migrations that may begin: those that were ordered first, as the bounds allow."""
+        """Returns the migrations that may begin: first ordered first, as the bounds allow."""
         view, settings = self._view, self._view.settings
         changes: list[AddTarget] = []
         if self._under_way >= settings.migrations_max:
@@ -242,7 +241,7 @@ class MigrationCandidates:
 
 
 def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep | None:
-    """The next step of a migration whose partition is not frozen, and has a master that is up."""
+    """Returns the next step of a migration; the partition is not frozen, and its master is up."""
     before, moved = place.partition, _migration(place)
     name, number = place.table.name, place.number
     if before.master != moved.source and _can_end(view, place):
@@ -258,19 +257,18 @@ def migration_step(view: PlanningView, place: TablePartition) -> MigrationStep |
 def _is_gone(view: PlanningView, target: NodeId) -> bool:
     """Whether the partition does better without a target that is down.
 
-    One more replica that is down is one more whose answer a choice by quorum waits for: a migration
-    must not make its partition less available
-    (`test_a_target_that_stays_away_is_no_replica_meanwhile`).
+    A choice by quorum also waits for this replica's report: a migration must not make its partition
+    less available (`test_a_target_that_stays_away_is_no_replica_meanwhile`).
     """
     silent_ms = view.now_ms - view.heard(target).at_ms
     return not view.is_up(target) and silent_ms >= view.settings.target_gone_ms
 
 
 def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
-    """Whether writers are slowed down for a target that does not come closer by that.
+    """Whether writers are slowed down in vain: the target does not catch up.
 
-    Clients must not pay for a target that is down or amid a copy, nor without an end (planted bug
-    "slowed down for ever"; `test_writers_are_let_go_after_a_while_and_left_alone_as_long`).
+    Clients must not pay for a target that is down or receives a copy, nor without an end (planted
+    bug "slowed down for ever"; `test_writers_are_let_go_after_a_while_and_left_alone_as_long`).
     """
     target, reign = _migration(place).target, view.reign
     if view.now_ms - view.seen(place).state_ms >= view.settings.slowdown_ms_max:
@@ -285,8 +283,7 @@ def _is_slow_in_vain(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
-    """Whether a target that is streamed to does not come closer, by what it has told in this
-    leader's time.
+    """Whether a streaming target fails to catch up, by its reports in this leader's term.
 
     The text slows the partition down as soon as the target is a slave, and calls that doubtful
     itself: a whole copy takes hours, and clients would be slow for all of them. Here they are
@@ -311,8 +308,9 @@ def _is_left_behind(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_far(view: PlanningView, target: NodeId, offset: ReplicaOffset) -> bool:
-    """Whether a target is far behind a master that streams to it; a copy does not count, since no
-    slower writer makes it shorter."""
+    """Whether a target is far behind a master that streams to it. A copy does not count, because
+    slower writers do not make it shorter.
+    """
     return (
         view.is_up(target)
         and offset.is_streaming
@@ -335,7 +333,7 @@ def _can_end(view: PlanningView, place: TablePartition) -> bool:
     assert before.master is not None
     others = [each for each in before.slaves if each not in (moved.source, moved.target)]
     return _is_well(view, place, moved.target) and all(
-        # Within `down_ms` a slave is in contact with the master that it has now, or is marked.
+        # Within `down_ms` a slave gets in contact with its present master, or is marked.
         not view.is_up(each)
         or each in before.lagging
         or (each not in before.unproven and view.missed_ms(each, place, before.master) is not None)
@@ -344,7 +342,7 @@ def _can_end(view: PlanningView, place: TablePartition) -> bool:
 
 
 def _is_well(view: PlanningView, place: TablePartition, target: NodeId) -> bool:
-    """Whether the target is a good replica, by what it told since the partition became what it is.
+    """Whether the target is a good replica, by its reports since the partition's present epoch.
 
     Older messages may be about a replica that the node had once, or about another master (planted
     bug "the source is gone by what the target told of another time").
@@ -364,16 +362,16 @@ def _migration(place: TablePartition) -> Migration:
     return moved
 
 
-# Partitions of a table that doubles are split, each in its turn, without losing a write.
+# Splits the partitions of a table that doubles, one after the other, without losing a write.
 #
-# The master is frozen as for a hand-over, and tells how far it came. Once all slaves that are well
-# are as far, there are two partitions: each node has both then, from what it has of the first. A
-# slave that is not as far has to take a whole copy of the new one, since the records before the
-# split are in the binlog of the first partition alone.
+# The master is frozen as for a hand-over, and reports its position. Once all healthy slaves are
+# there too, the partition becomes two: each node makes the second from its data of the first. A
+# slave that lags must take a whole copy of the new one, because the records before the split are in
+# the binlog of the first partition alone.
 
 
 def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSplit | None:
-    """The next step for a partition that is stuck to be split, and whose master is up."""
+    """Returns the next step of a partition that is stuck for a split, and whose master is up."""
     before = place.partition
     name, number = place.table.name, place.number
     assert before.master is not None
@@ -398,10 +396,10 @@ def split_step(view: PlanningView, place: TablePartition) -> EndSplit | CancelSp
 
 
 def _needed(view: PlanningView, place: TablePartition) -> list[NodeId] | None:
-    """The slaves that have to be as far as the master is; others take a whole copy afterwards.
+    """Returns the slaves that must be as far as the master; others take a whole copy afterwards.
 
-    None where they are too few for a write to be acked. A write from before the split that is acked
-    after it belongs to one of the two partitions: so many replicas must have it there
+    None if they are too few to ack a write. A write from before the split that is acked after it
+    belongs to one of the two partitions: so many replicas must have it there
     (`test_no_partition_is_split_while_too_few_replicas_are_well_to_ack_its_writes`).
     """
     before, least = place.partition, place.table.config.min_replicas
@@ -410,7 +408,7 @@ def _needed(view: PlanningView, place: TablePartition) -> list[NodeId] | None:
 
 
 class SplitCandidates:
-    """The splits that one plan would begin."""
+    """The splits that one plan could begin."""
 
     def __init__(self, view: PlanningView) -> None:
         self._view = view
@@ -421,8 +419,7 @@ class SplitCandidates:
         self._found: list[tuple[BeginSplit, tuple[NodeId, ...]]] = []
 
     def look_at(self, place: TablePartition) -> bool:
-        """Looks at a partition whose master is up, and which is active; returns whether it is to be
-        split."""
+        """Considers an active partition whose master is up; returns whether it should split."""
         view, before = self._view, place.partition
         needed = _needed(view, place)
         is_wanted = (
@@ -439,7 +436,7 @@ class SplitCandidates:
         return is_wanted
 
     def begun(self, *, room: int) -> list[BeginSplit]:
-        """The splits to begin, as many as may be frozen at a time beside those that are.
+        """Returns the splits to begin, as the bound on frozen partitions allows.
 
         A node splits one partition at a time: each split writes to the one disk of its node, and a
         second frozen partition would wait for the first one's

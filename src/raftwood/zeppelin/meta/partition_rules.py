@@ -1,10 +1,10 @@
-"""What changes do to a partition: its master, its slaves, hand-overs, migrations, splits.
+"""How changes affect a partition: its master, its slaves, hand-overs, migrations, splits.
 
 All are made to a `TopologyDraft`, which is a topology while one batch of changes is made to it.
 They are replicated, and each member of the raft group makes them by itself: nothing here may depend
-on a clock, on chance, or on what the leader alone has heard.
+on a clock, on chance, or on reports that only the leader has.
 
-The leader plans from what it heard, and its plans may be old when they arrive. So each rule below
+The leader plans from nodes' reports, and its plans may be old when they arrive. So each rule below
 checks again what it can check without the leader's knowledge
 (`test_a_plan_is_refused_once_its_partition_has_changed_and_only_then`;
 `test_random_changes_keep_what_must_hold`).
@@ -54,19 +54,19 @@ from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 
 class TopologyDraft:
-    """A topology while one batch of changes is made to it; a look-up in vain raises `NotFound`."""
+    """A topology while one batch of changes is made to it; look-ups raise `NotFound`."""
 
     def __init__(self, topology: Topology) -> None:
         self._before = topology
         self.epoch = max(topology.epoch + 1, 1)
-        """The epoch that the batch leads to; above 0, which stands for no epoch."""
+        """The epoch after the batch; above 0, which means no epoch."""
         self.tables: dict[str, Table] = dict(topology.tables)
         self.nodes: dict[NodeId, NodeInfo] = dict(topology.nodes)
         self.users: dict[str, User] = dict(topology.users)
         self._opened: dict[str, list[Partition]] = {}
 
     def check_epoch(self, epoch: int) -> None:
-        """`Conflict` where the topology has changed since it was planned on."""
+        """Raises `Conflict` if the topology has changed since the plan."""
         if self._before.epoch != epoch:
             raise Conflict(
                 f"the topology has changed: it was planned on at epoch {epoch} and is at "
@@ -94,7 +94,7 @@ class TopologyDraft:
         return self.partitions_of(table)[number]
 
     def planned(self, table: str, number: int, epoch: int) -> Partition:
-        """A partition that has not changed since it was planned on; else `Conflict`.
+        """Returns a partition; raises `Conflict` if it has changed since the plan.
 
         By the partition's own epoch. By the topology's epoch, which Zeppelin's text has alone
         (section 2.1), one busy table would make all plans for others old before they arrive, and a
@@ -114,7 +114,7 @@ class TopologyDraft:
                 yield name, number, partition
 
     def change(self, table: str, number: int, **fields: Any) -> None:
-        """Gives a partition other fields, and this epoch if that makes a difference."""
+        """Changes fields of a partition, and its epoch if that makes a difference."""
         before = self.partition(table, number)
         after = msgspec.structs.replace(before, **fields)
         if after == before:
@@ -138,11 +138,11 @@ class TopologyDraft:
         self._opened.pop(name, None)
 
     def partitions_of(self, table: str) -> Sequence[Partition]:
-        """All of a table that is there, by number."""
+        """All partitions of an existing table, by number."""
         return self._opened.get(table, self.tables[table].partitions)
 
     def finished(self) -> Topology:
-        """The new topology; the old one itself where nothing has changed."""
+        """Returns the new topology; the old one itself if nothing has changed."""
         for name, partitions in self._opened.items():
             self.tables[name] = msgspec.structs.replace(
                 self.tables[name], partitions=tuple(partitions)
@@ -159,13 +159,13 @@ class TopologyDraft:
         )
 
 
-# What changes do to the replicas of one partition: masters, slaves, hand-overs.
+# How changes affect the replicas of one partition: masters, slaves, hand-overs.
 #
 # A hand-over (Zeppelin's text, section 2.3, steps 4 to 6): the partition is `stuck` and names its
-# target, so the master takes no more writes; once it says so, and how far it came, and the target
-# is as far, one change makes the target the master. Two changes, one that ends the old master and
-# one that makes the new one, would leave the partition without a master where the leader dies in
-# between.
+# target, so the master takes no more writes. Once the master has reported that with its position,
+# and the target is there too, one change makes the target the master. Two changes, one that ends
+# the old master and one that makes the new one, would leave the partition without a master if the
+# leader died in between.
 
 
 def change_master(draft: TopologyDraft, change: ChangeMaster) -> None:
@@ -178,13 +178,12 @@ def change_master(draft: TopologyDraft, change: ChangeMaster) -> None:
     lagging = (*before.lagging, *change.lagging)
     if new is not None:
         _check_can_lead(draft, before, new)
-        # The position by which it was chosen was told by a process that is gone: the new one may
-        # have lost what was not synced.
+        # The process that reported the deciding position is gone: the new one may have lost what
+        # was not synced.
         if change.run is not None and draft.node(new).run != change.run:
             raise Conflict(f"node {new!r} has started anew since it told how far it is")
-        # The old master may have written records last that no other has: those are to be undone
-        # before it can be master again
-        # (`test_a_failover_marks_the_old_master_and_never_takes_one_that_is_up`).
+        # The old master's last records may be on no other replica: it must undo them before it can
+        # be master again (`test_a_failover_marks_the_old_master_and_never_takes_one_that_is_up`).
         lagging = (*lagging, old) if old is not None else lagging
     _set_master(draft, change.table, change.partition, new, lagging)
 
@@ -198,12 +197,12 @@ def force_master(draft: TopologyDraft, change: ForceMaster) -> None:
 
 
 def demote_restarted(draft: TopologyDraft, node: NodeId) -> None:
-    """Takes a node that has started anew out of office in all its partitions.
+    """Demotes a node that has started anew in all its partitions.
 
     It may have lost records that were not synced, and slaves may have them. If it went on as master
-    at the same epoch, it would write other records under the same numbers, and nobody could tell
-    the two apart. So its partitions go to the replica that is ahead, itself perhaps, at another
-    epoch (`test_a_node_that_starts_anew_is_master_of_nothing_until_it_is_chosen`).
+    at the same epoch, it would write other records under the same numbers, and no replica could
+    tell the two apart. So its partitions go to the replica that is ahead, itself perhaps, at
+    another epoch (`test_a_node_that_starts_anew_is_master_of_nothing_until_it_is_chosen`).
     """
     for name, number, before in [*draft.all_partitions()]:
         if before.master == node:
@@ -219,7 +218,7 @@ def _set_master(
     master: NodeId | None,
     lagging: tuple[NodeId, ...],
 ) -> None:
-    """Sets a master, ends what is under way, and keeps the marks of those that are slaves then."""
+    """Sets a master, ends a running hand-over or split, and keeps the marks of the slaves."""
     before = draft.partition(table, number)
     slaves = tuple(each for each in before.replicas if each != master)
     draft.change(
@@ -245,7 +244,7 @@ def _check_can_lead(draft: TopologyDraft, partition: Partition, node: NodeId) ->
 def mark_slaves(draft: TopologyDraft, change: MarkSlaves) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     lagging = tuple(each for each in before.slaves if each in change.lagging)
-    # Only a replica that is unproven already can stay that: the plan may be older than its proof.
+    # Only a replica that is still unproven can stay so: the plan may be older than its proof.
     unproven = tuple(each for each in before.unproven if each in change.unproven)
     draft.change(change.table, change.partition, lagging=lagging, unproven=unproven)
 
@@ -302,7 +301,7 @@ def check_no_migration(table: str, number: int, partition: Partition) -> None:
 
 
 def set_master(draft: TopologyDraft, change: SetMaster) -> None:
-    """Notes which node is to be master; the leader hands over as soon as that slave is close."""
+    """Stores the preferred master; the leader hands over as soon as that slave is close."""
     before = draft.partition(change.table, change.partition)
     if change.node not in before.replicas:
         raise NotFound(f"node {change.node!r} has no replica of this partition: add it as a slave")
@@ -348,7 +347,7 @@ def remove_slave(draft: TopologyDraft, change: RemoveSlave) -> None:
 
 
 def leave(draft: TopologyDraft, table: str, number: int, slave: NodeId, **fields: Any) -> None:
-    """Removes a slave; the partition gets other fields with that."""
+    """Removes a slave and changes other fields of the partition with that."""
     before = draft.partition(table, number)
     slaves = tuple(each for each in before.slaves if each != slave)
     is_preferred = before.preferred == slave
@@ -364,21 +363,20 @@ def leave(draft: TopologyDraft, table: str, number: int, slave: NodeId, **fields
     )
 
 
-# What changes do to partitions that are split, because their table doubles.
+# How changes affect partitions that split because their table doubles.
 #
 # Zeppelin's text calls it a drawback that partitions cannot be added (section 1.1): a key's place
 # is its hash modulo their number. With twice the number, each key stays or goes to one other place,
 # so that a partition can be split where it is (docs/decisions/0025).
 #
-# A table is to have twice as many partitions from the moment that this was ordered: each stands at
-# two places then, and is split in its turn. It is `stuck` as for a hand-over, and goes on as two,
-# with the same replicas, from the last record that its master wrote before. Without the freeze, a
-# record behind that point would be in one of the two only on the replicas that had it already
-# (planted bug "a split without a freeze").
+# The order sets the table's new number of partitions: each partition has two places then, and is
+# split in its turn. It is `stuck` as for a hand-over, and continues as two, with the same replicas,
+# from the last record that its master wrote before. Without the freeze, only replicas that had it
+# already would have a record behind that point (planted bug "a split without a freeze").
 
 
 def unsplit(partitions: Sequence[Partition], asked: int) -> frozenset[int]:
-    """The partitions of a table that are still to be split, where it is to have so many."""
+    """Returns the partitions still to be split of a table that doubles to `asked` partitions."""
     half = asked // 2
     if len(partitions) >= asked:
         return frozenset()
@@ -387,7 +385,7 @@ def unsplit(partitions: Sequence[Partition], asked: int) -> frozenset[int]:
 
 
 def check_not_doubling(draft: TopologyDraft, table: str) -> None:
-    """`Conflict` while a table doubles: its partitions are not moved meanwhile."""
+    """Raises `Conflict` while a table doubles: its partitions do not move meanwhile."""
     have, asked = len(draft.partitions_of(table)), draft.table(table).config.partitions
     if have < asked:
         raise Conflict(
@@ -446,15 +444,15 @@ def _check_splitting(partition: Partition) -> None:
         raise Conflict("this partition is not being split")
 
 
-# What changes do to a migration: it is ordered, its target becomes a slave, its source leaves.
+# How changes affect a migration: it is ordered, its target becomes a slave, its source leaves.
 #
-# Between the last two the master is handed over, if the source is that: as any master is. The order
+# If the source is master, it is handed over between the last two steps, like any master. The order
 # is a part of the partition, and so outlives the meta server's leader (docs/decisions/0024);
 # `migration` plans the steps.
 
 
 def check_none_in(draft: TopologyDraft, table: str) -> None:
-    """`Conflict` where a partition of a table is moving."""
+    """Raises `Conflict` if a partition of the table is moving."""
     for number in range(len(draft.table(table).partitions)):
         check_no_migration(table, number, draft.partition(table, number))
 
@@ -515,8 +513,8 @@ def remove_target(draft: TopologyDraft, change: RemoveTarget) -> None:
     before = draft.planned(change.table, change.partition, change.epoch)
     target = _migration(before).target
     check_no_handover(change.table, change.partition, before)
-    # Only a target that is down is taken out: one that is up may be the master's only slave that is
-    # close, and may be acking writes.
+    # Only a target that is down is removed: one that is up may be the only close slave, and may be
+    # acking writes.
     if target not in before.slaves or draft.is_up(target):
         raise Conflict(f"node {target!r} is up, or no slave: there is nothing to wait for")
     if before.master is None:
@@ -540,7 +538,7 @@ def end_migration(draft: TopologyDraft, change: EndMigration) -> None:
         raise Conflict(f"node {moved.target!r} has no replica yet")
     if moved.source == before.master:
         raise Conflict(f"node {moved.source!r} is master: its writes have to be handed over")
-    # No replica leaves a partition without a master: it may be the one with the most.
+    # No replica leaves a partition without a master: it may have the most records.
     if before.master is None:
         raise Conflict("the partition has no master: the source may be the best that there is")
     if before.state is PartitionState.STUCK:
@@ -568,8 +566,7 @@ def cancel_migration(draft: TopologyDraft, change: CancelMigration) -> None:
 
 
 def cancel_all_to(draft: TopologyDraft, node: NodeId) -> None:
-    """Cancels all moves to a node that is to be emptied; what it has by now is moved like the
-    rest."""
+    """Cancels all moves to a drained node; replicas that have arrived move like the rest."""
     for name, number, before in [*draft.all_partitions()]:
         cancelled = [each for each in before.migrations if each.target == node]
         is_needed = node in (before.replicas if before.master is None else (before.master,))

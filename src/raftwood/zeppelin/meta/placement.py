@@ -1,6 +1,6 @@
-"""Where a new table's partitions go: replicas over failure domains, masters and replicas evenly.
+"""Places a new table's partitions: replicas over failure domains, masters and replicas evenly.
 
-Deterministic: whoever has the same topology places alike.
+Deterministic: every store of the meta server computes the same placement.
 """
 
 from collections import Counter
@@ -12,8 +12,7 @@ from raftwood.base.errors import InvalidInput, Unavailable
 from raftwood.zeppelin.model import NodeId, NodeInfo, Partition, Table, TableConfig
 
 PLACED_MAX: Final = 1 << 18
-"""Nodes by partitions of one table: all stores stand still while it is placed, for about 100 ms
-where it is so many."""
+"""Bound on nodes times partitions of a table; placing so many blocks all stores for 100 ms."""
 
 _FOURTH: Final = 1 << 10
 _THIRD: Final = 1 << 30
@@ -31,7 +30,7 @@ def masters_by_node(tables: Iterable[Table]) -> "Counter[NodeId]":
 def place(
     config: TableConfig, *, nodes: Mapping[NodeId, NodeInfo], tables: Iterable[Table], epoch: int
 ) -> tuple[Partition, ...]:
-    """Partitions of a new table on the nodes that are up."""
+    """Places the partitions of a new table on the nodes that are up."""
     up = {each.id: each for _, each in sorted(nodes.items()) if each.is_up and not each.is_draining}
     if len(up) < config.replicas:
         raise Unavailable(
@@ -47,8 +46,8 @@ def place(
 
 
 class _Placing:
-    """Nodes by number. What is compared of a node is one integer: the first criterion in its
-    highest bits, and in its lowest the node's number, so that no two are equal.
+    """Nodes by number. The rank of a node is one integer: the first criterion in its highest bits,
+    the node's number in its lowest, so that no two are equal.
     """
 
     def __init__(self, nodes: Mapping[NodeId, NodeInfo], tables: list[Table], epoch: int) -> None:
@@ -59,14 +58,15 @@ class _Placing:
             node for table in tables for each in table.partitions for node in each.replicas
         )
         numbered = list(enumerate(self._ids))
-        # Each table is spread by itself first, so that none is hot on a new node.
+        # Each table spreads by itself first, so that a new node does not get the whole load of a
+        # new table.
         self._as_master = [
             masters[node] * _SECOND + replicas[node] * _FOURTH + number for number, node in numbered
         ]
-        """In this table masters, then elsewhere; in this table replicas, then elsewhere."""
+        """Masters in this table, then elsewhere; replicas in this table, then elsewhere."""
         self._as_slave = [replicas[node] * _FOURTH + number for number, node in numbered]
-        """How many replicas are in its domain and in this table; those with the same master, so
-        that the masters of a node that fails are spread, too; replicas elsewhere."""
+        """Replicas of this table in its domain; those with the same master, so that the masters of
+        a failed node spread too; replicas elsewhere."""
         self._pairs: dict[int, list[int]] = {}
         domains = [each.failure_domain for each in nodes.values()]
         near = {
@@ -74,7 +74,7 @@ class _Placing:
             for domain in dict.fromkeys(domains)
         }
         self._near = [near[domain] for domain in domains]
-        """Of each node what those of its domain count more once it has a replica."""
+        """For each node: what the ranks of its domain grow by once it gets a replica."""
 
     def partitions(self, config: TableConfig) -> tuple[Partition, ...]:
         return tuple(self._partition(config.replicas) for _ in range(config.partitions))

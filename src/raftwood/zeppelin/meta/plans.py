@@ -1,7 +1,7 @@
-"""Plans for a cluster: a target placement, as changes that are made as a whole or not at all.
+"""Plans for a cluster: changes to a target placement, all made or none.
 
-Pure functions of a topology, with the fewest moves: start reading at `balance`. A `ClusterPlan` is
-looked at by people before it is submitted.
+Pure functions of a topology, with the fewest moves: start reading at `balance`. Operators review a
+`ClusterPlan` before they submit it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -32,24 +32,24 @@ from raftwood.zeppelin.meta.topology_state import TopologyState
 from raftwood.zeppelin.model import NodeId, Partition, Table, Topology
 
 CHANGES_PLANNED_MAX: Final = 10_000
-"""In one plan: the stores stand still while it is registered."""
+"""Changes in one plan: the stores block while it is registered."""
 
 MovedRole = Literal["master", "slave"]
 
 
 class ReplicaMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica is copied to another node, and then removed from the first."""
+    """Copies a replica to another node, then removes it from the first."""
 
     table: str
     partition: int
     source: NodeId
     target: NodeId
     role: MovedRole
-    """What it is at the source now: a master is handed over, and writes wait for a moment."""
+    """Role of the replica at the source: a master is handed over, and writes wait for a moment."""
 
 
 class MasterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Another node is preferred as master; no data moves for that."""
+    """Makes another node the preferred master; no data moves."""
 
     table: str
     partition: int
@@ -58,7 +58,7 @@ class MasterChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeCount(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has before and after, in all tables that were planned; masters as preferred."""
+    """A node's replicas and preferred masters before and after, in all planned tables."""
 
     node: NodeId
     replicas_before: int
@@ -68,29 +68,29 @@ class NodeCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing of it is made until it is submitted; then all, or nothing."""
+    """A plan; nothing happens before it is submitted, and then all of it or nothing."""
 
     epoch: int
-    """Of the topology that it was planned on."""
+    """Epoch of the topology that it was planned on."""
     changes: tuple[Change, ...]
     moves: tuple[ReplicaMove, ...] = ()
     masters: tuple[MasterChange, ...] = ()
-    """Where they are to be, moved or not."""
+    """The new preferred masters, moved or not."""
     moves_min: int = 0
     """No plan that leads to as even a cluster has fewer moves."""
     changes_later: int = 0
-    """More than are made at once: plan again once these are done."""
+    """Changes beyond the limit of one plan: plan again once these are done."""
     nodes: tuple[NodeCount, ...] = ()
     uneven: tuple[str, ...] = ()
-    """What stays so, and why."""
+    """What stays uneven, and why."""
 
 
-# What a plan may be made on: nothing that moves, and nodes that are known.
+# What a plan needs: a topology in which nothing moves, and nodes that are known.
 
 
 def settled(topology: Topology) -> tuple[Topology, list[Change]]:
-    """A topology in which nothing waits to be moved, and the changes that lead there: what only
-    waits for its turn is planned anew. `Conflict` if something is under way.
+    """Returns a topology without waiting migrations, and the changes that cancel these: the plan
+    replaces them. Raises `Conflict` if a migration is running.
     """
     waiting: list[Change] = []
     for table in topology.tables.values():
@@ -120,7 +120,7 @@ def check_nodes(topology: Topology, nodes: Collection[NodeId]) -> None:
 
 
 def check_able(topology: Topology, nodes: Collection[NodeId]) -> None:
-    """Whether nodes may get something."""
+    """Raises if one of the nodes cannot get replicas."""
     check_nodes(topology, nodes)
     for node in nodes:
         if not topology.nodes[node].is_up:
@@ -130,7 +130,7 @@ def check_able(topology: Topology, nodes: Collection[NodeId]) -> None:
 
 
 def tables_of(topology: Topology, name: str | None) -> Sequence[Table]:
-    """One table, or all."""
+    """Returns one table, or all."""
     if name is None:
         return [table for _, table in sorted(topology.tables.items())]
     if name not in topology.tables:
@@ -138,13 +138,13 @@ def tables_of(topology: Topology, name: str | None) -> Sequence[Table]:
     return [topology.tables[name]]
 
 
-# Plans for one partition, and for nodes that are forgotten: looked at before they are made.
+# Plans for one partition, and for forgetting nodes, for review before they are made.
 
 
 def migrate(
     topology: Topology, *, table: str, partition: int, source: NodeId, target: NodeId
 ) -> ClusterPlan:
-    """Move one replica."""
+    """Plans the move of one replica."""
     found = _partition(topology, table, partition)
     check_able(topology, [target])
     move = ReplicaMove(
@@ -158,30 +158,30 @@ def migrate(
 
 
 def add_slave(topology: Topology, *, table: str, partition: int, node: NodeId) -> ClusterPlan:
-    """One replica more."""
+    """Plans one replica more."""
     check_able(topology, [node])
     return _checked(topology, AddSlave(table, partition, node))
 
 
 def remove_slave(topology: Topology, *, table: str, partition: int, node: NodeId) -> ClusterPlan:
-    """One replica less."""
+    """Plans one replica less."""
     return _checked(topology, RemoveSlave(table, partition, node))
 
 
 def set_master(topology: Topology, *, table: str, partition: int, node: NodeId) -> ClusterPlan:
-    """Another one of the replicas is to lead."""
+    """Plans another preferred master among the replicas."""
     old = _partition(topology, table, partition).preferred
     change = MasterChange(table=table, partition=partition, source=old, target=node)
     return _checked(topology, SetMaster(table, partition, node), masters=(change,))
 
 
 def double(topology: Topology, table: str) -> ClusterPlan:
-    """Twice as many partitions; each is split where it is, and nothing moves."""
+    """Plans twice as many partitions; each splits in place, and nothing moves."""
     return _checked(topology, DoublePartitions(table))
 
 
 def remove_nodes(topology: Topology, nodes: Collection[NodeId]) -> ClusterPlan:
-    """Forget nodes that are stopped and have nothing."""
+    """Plans to forget nodes that are stopped and empty."""
     check_nodes(topology, nodes)
     return _checked(topology, *(RemoveNode(node) for node in sorted(nodes)))
 
@@ -192,7 +192,7 @@ def _checked(
     moves: tuple[ReplicaMove, ...] = (),
     masters: tuple[MasterChange, ...] = (),
 ) -> ClusterPlan:
-    """What the rules would refuse is refused at once."""
+    """Returns the plan; raises at once what the rules would refuse."""
     for refused in TopologyState(topology).apply(changes).results:
         if refused is not None:
             raise refused.error()
@@ -216,11 +216,11 @@ def _partition(topology: Topology, table: str, number: int) -> Partition:
     return found.partitions[number]
 
 
-# One node takes another's place: it gets what that one has, and leads what that one led.
+# One node replaces another: it gets that node's replicas and masters.
 
 
 def replaced(layout: NodeLayout, table: Table, new: int, looks: SearchBudget) -> BalancedTable:
-    """What the new node has already goes by way of another one."""
+    """Replaces the leaving node by a new one. What the new node has already goes to a third one."""
     (old,) = layout.leaving
     items = layout.items(table)
     layout.check_room(table, items)
@@ -258,12 +258,12 @@ def replaced(layout: NodeLayout, table: Table, new: int, looks: SearchBudget) ->
 
 
 def _heir(spread: ReplicaSpread, number: int, new: int) -> int:
-    """The new node, else whoever came in place of it."""
+    """Returns the new node, or the third one that got the replica instead."""
     came = sorted(spread.now[number] - spread.before[number])
     return new if new in came else came[0]
 
 
-# From who is to have what to a `ClusterPlan`: the changes that lead there.
+# Turns a target placement into a `ClusterPlan`: the changes that lead there.
 
 
 def drafted(
@@ -272,7 +272,7 @@ def drafted(
     outcomes: Sequence[BalancedTable],
     first: Sequence[Change],
 ) -> ClusterPlan:
-    """A plan that leads to these outcomes, after some changes that come first."""
+    """Returns a plan that leads to these outcomes, after the changes in `first`."""
     moves: list[ReplicaMove] = []
     masters: list[MasterChange] = []
     changes: list[Change] = list(first)
@@ -282,7 +282,7 @@ def drafted(
         for outcome in outcomes
         for number in range(len(outcome.before))
     ]
-    # What has to be copied first: masters alone are a matter of a moment.
+    # Copies first: a change of masters alone takes only a moment.
     for outcome, number, prefer, pairs in sorted(found, key=lambda each: not each[3]):
         name = outcome.table.name
         planned: list[Change] = [] if prefer is None else [SetMaster(name, number, prefer)]
@@ -314,15 +314,15 @@ def drafted(
 def _pairs(
     topology: Topology, layout: NodeLayout, outcome: BalancedTable, number: int
 ) -> tuple[NodeId | None, list[tuple[NodeId, NodeId]]]:
-    """Who is to be preferred before anything moves, if that is another one, and the moves.
+    """Returns the master to prefer before the moves, if it changes, and the moves.
 
-    Whoever is preferred is followed by its target: so a target is master in the end if its source
-    is preferred first.
+    A target inherits its source's preference, so it ends as master if its source is preferred
+    first.
     """
     before, after = set(outcome.before[number]), outcome.after[number]
     old, new = outcome.masters_before[number], outcome.masters_after[number]
     sources, targets = sorted(before - after), sorted(after - before)
-    # Those that are down first: there the partition has too few.
+    # Sources that are down first: their partitions lack replicas.
     sources.sort(key=lambda node: topology.nodes[layout.ids[node]].is_up)
     chosen: dict[int, int] = {}
     prefer = new
@@ -388,15 +388,15 @@ def _counts(layout: NodeLayout, outcomes: Sequence[BalancedTable]) -> tuple[Node
     )
 
 
-# Plans for many partitions: nodes come, go, take another's place, or share more evenly.
+# Plans for many partitions: nodes come, go, replace others, or share more evenly.
 #
-# All are made with the fewest moves, of a topology in which nothing is under way, and are the same
-# whoever makes them.
+# All plans have the fewest moves, start from a topology in which nothing moves, and are
+# deterministic.
 
 
 def balance(topology: Topology, *, table: str | None = None) -> ClusterPlan:
-    """Replicas and masters of each table evenly over the nodes, to within one, and replicas of each
-    partition over failure domains; nodes that are being emptied give everything.
+    """Plans replicas and masters of each table evenly over the nodes, to within one, and replicas
+    of each partition over failure domains; draining nodes give everything away.
     """
     before, first = settled(topology)
     leaving = [node for node, each in before.nodes.items() if each.is_draining]
@@ -408,9 +408,7 @@ def balance(topology: Topology, *, table: str | None = None) -> ClusterPlan:
 
 
 def expand(topology: Topology, nodes: Collection[NodeId] = ()) -> ClusterPlan:
-    """Give new nodes their share, and nobody else anything: these nodes, or all that have less than
-    half of it.
-    """
+    """Plans a share for new nodes only: these nodes, or all that have less than half of theirs."""
     before, first = settled(topology)
     check_able(before, nodes)
     layout = NodeLayout(before, ())
@@ -425,9 +423,9 @@ def expand(topology: Topology, nodes: Collection[NodeId] = ()) -> ClusterPlan:
 def drain(
     topology: Topology, nodes: Collection[NodeId], *, fewer_domains: bool = False
 ) -> ClusterPlan:
-    """Empty nodes, and let them have nothing new; what they have goes to those with the least.
+    """Plans to empty nodes, which get nothing new; their replicas go to the nodes with the least.
 
-    They may be down: what they had is copied from others.
+    They may be down: their partitions are copied from other replicas.
     """
     before, first = settled(topology)
     check_nodes(before, nodes)
@@ -443,7 +441,7 @@ def drain(
 
 
 def undo_drain(topology: Topology, nodes: Collection[NodeId]) -> ClusterPlan:
-    """Nodes may have something again; what has left them comes back by `balance`."""
+    """Plans to end a drain; `balance` brings the nodes their share back."""
     before, first = settled(topology)
     check_nodes(before, nodes)
     for node in nodes:
@@ -456,7 +454,7 @@ def undo_drain(topology: Topology, nodes: Collection[NodeId]) -> ClusterPlan:
 def replace_node(
     topology: Topology, *, old: NodeId, new: NodeId, fewer_domains: bool = False
 ) -> ClusterPlan:
-    """All that one node has goes to another one; the old one may be down."""
+    """Plans to move everything from one node to another; the old one may be down."""
     before, first = settled(topology)
     check_nodes(before, [old])
     check_able(before, [new])

@@ -1,4 +1,4 @@
-"""Progress of ordered migrations: from the topology, and from what nodes have told."""
+"""Progress of ordered migrations: from the topology, and from nodes' reports."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -23,31 +23,31 @@ STEPS: tuple[MigrationStage, ...] = (
 
 
 class MovingReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration that is not over."""
+    """A migration that is not over."""
 
     table: str
     partition: int
     source: NodeId
     target: NodeId
     order: int
-    """The epoch in which it was ordered."""
+    """Epoch of the order."""
     step: MigrationStage
     copied_bytes: int = 0
     copy_bytes: int = 0
-    """Of a whole copy; 0 once there is none."""
+    """Size of the whole copy; 0 once it is done."""
     lag_bytes: int | None = None
     is_target_up: bool = True
 
 
 class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one order, or of all that there are."""
+    """Progress of one order, or of all orders."""
 
     epoch: int
     total: int
     moving: tuple[MovingReplica, ...]
-    """Those that are not over, in the order of tables and partitions."""
+    """Migrations that are not over, in the order of tables and partitions."""
     handovers: int
-    """Masters that are not yet where they are preferred, though that node is up."""
+    """Masters that are not on their preferred node, though that node is up."""
     behind: int
     """Slaves that a plan has added, and that have to catch up."""
 
@@ -57,7 +57,7 @@ class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> dict[MigrationStage, int]:
-        """How many are at each step."""
+        """Number of migrations at each step."""
         counts = dict.fromkeys(STEPS, 0)
         for each in self.moving:
             counts[each.step] += 1
@@ -79,7 +79,7 @@ def progress_of(
     *,
     plan: ClusterPlan | None = None,
 ) -> MigrationProgress:
-    """Of what was ordered at an epoch, else of everything; of masters only those of a plan."""
+    """Returns the progress of an epoch's order, else of all; with a plan, also of its masters."""
     moving: list[MovingReplica] = []
     totals: dict[int, int] = {}
     masters = {(each.table, each.partition) for each in plan.masters} if plan is not None else set()
@@ -116,7 +116,7 @@ def progress_of(
 
 
 def is_under_way(topology: Topology) -> bool:
-    """Whether some replica is being moved, and does not only wait for its turn."""
+    """Whether a migration is running, and not only waiting."""
     return any(
         each.migration is not None and each.migration.target in each.replicas
         for *_, each in _all(topology)
@@ -124,7 +124,7 @@ def is_under_way(topology: Topology) -> bool:
 
 
 def unmoved(plan: ClusterPlan, topology: Topology) -> list[ReplicaMove]:
-    """Which moves of a plan that is over were not made: they were cancelled."""
+    """Returns the moves of a finished plan that were cancelled."""
 
     def is_made(move: ReplicaMove) -> bool:
         table = topology.tables.get(move.table)

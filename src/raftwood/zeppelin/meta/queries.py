@@ -1,4 +1,4 @@
-"""Questions to the meta server and their answers, as bytes."""
+"""Queries to the meta server and their answers, as bytes."""
 
 from typing import TypeVar
 
@@ -12,26 +12,26 @@ from raftwood.zeppelin.model import NodeId
 
 
 class TopologyQuery(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
-    """What has changed since an epoch; waits until something has."""
+    """Asks for the changes since an epoch; waits until there are some."""
 
     after_epoch: int
 
 
 class BehindQuery(msgspec.Struct, frozen=True, array_like=True, tag="behind"):
-    """Which nodes that are up have not applied an epoch; waits until there are none."""
+    """Asks which nodes that are up have not applied an epoch; waits until there are none."""
 
     epoch: int
 
 
 class ReportsQuery(msgspec.Struct, frozen=True, array_like=True, tag="list_reports"):
-    """What each node has told the leader last."""
+    """Asks for each node's last report to the leader."""
 
 
 Query = TopologyQuery | BehindQuery | ReportsQuery | NodeHeartbeat
 
 
 class TopologyAnswer(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
-    """For `deltas.applied`."""
+    """Changes of the topology, for `deltas.applied`."""
 
     delta: Delta
 
@@ -40,8 +40,8 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
     """The answer to a heartbeat.
 
     A node may serve as master for `lease_ms` from the moment **before it asked**, and only once it
-    has applied the delta, which is from the same moment as the lease: else it could go on as the
-    master that it was before. 0: no lease; what it had still counts.
+    has applied the delta, which is from the same moment as the lease: else it could continue in a
+    former role. 0: no new lease; an earlier one still counts.
     """
 
     lease_ms: int
@@ -52,13 +52,13 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, array_like=True, tag="nodes"):
-    """Some nodes."""
+    """An answer that lists nodes."""
 
     nodes: tuple[NodeId, ...]
 
 
 class NodeReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one node has told, and how long ago."""
+    """A node's last report, and its age."""
 
     heard_ms: int
     applied_epoch: int
@@ -66,13 +66,13 @@ class NodeReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReportsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="reports"):
-    """By node; those that the leader has not heard are left out."""
+    """Reports by node, without nodes that the leader has no report of."""
 
     reports: dict[NodeId, NodeReport]
 
 
 class RefusedAnswer(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """An error is an answer, too."""
+    """An error, as an answer."""
 
     reason: RefusedChange
 
@@ -101,7 +101,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
-    """The answer, or the error that it tells of, raised."""
+    """Returns the answer; raises the error that it carries."""
     said = _answers.decode(data)
     if isinstance(said, RefusedAnswer):
         raise said.reason.error()

@@ -1,9 +1,9 @@
-"""`MetaMachine`: Zeppelin's meta server as a raft group replicates it, and its leader's plans.
+"""`MetaMachine`: Zeppelin's meta server, replicated by a raft group, and its leader's plans.
 
-`plan` is what a leader proposes, from the topology and from what it heard: one batch at a time. A
-plan holds its store up while it is made, so each has a bound: of partitions without a master so
-many at a time get one, and of those where all is well some are looked at each time, in turn. Those
-that are being handed over or moved are few, and looked at each time.
+`plan` computes a leader's proposals from the topology and nodes' reports: one batch at a time.
+Planning blocks the store, so each plan is bounded: it gives masters to some partitions without one,
+and checks some healthy ones, in turn. Partitions in a hand-over or migration are few, and each plan
+checks them all.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ LOOKED_AT_MAX: Final = 1_000
 def plan(
     topology: Topology, reign: LeaderTerm, settings: ZeppelinMetaSettings, now_ms: int
 ) -> tuple[Change, ...]:
-    """All that is to be changed now; the reign remembers what was decided."""
+    """Returns all changes to make now; the reign remembers the decisions."""
     reign.note(topology, now_ms)
     view = PlanningView(topology, reign, settings, now_ms)
     changes: list[Change] = [NodeDown(node, topology.nodes[node].run) for node in view.downs]
@@ -132,7 +132,7 @@ def _of_partitions(view: PlanningView) -> list[Change]:
 
 
 class _Turns:
-    """Which partitions are looked at this time: on from where the last plan ended."""
+    """The partitions that this plan checks, starting where the last plan ended."""
 
     def __init__(self, view: PlanningView) -> None:
         self._count = sum(len(table.partitions) for table in view.topology.tables.values())
@@ -145,13 +145,12 @@ class _Turns:
         return distance % self._count < LOOKED_AT_MAX
 
 
-# `MetaMachine`: Zeppelin's meta server as a raft group replicates it, over `TopologyState`.
+# `MetaMachine`: Zeppelin's meta server, replicated by a raft group, over `TopologyState`.
 #
-# What is replicated is the topology alone. What nodes tell in heartbeats is kept by the leader's
-# machine, in its `LeaderTerm`, which begins anew with each term: heartbeats are questions,
-# answered after
-# a quorum has confirmed that this store still leads. So each lease that was ever given was given
-# before any later leader began, and that one gives all of them the time to end before it judges.
+# Only the topology is replicated. The leader's machine keeps nodes' heartbeats in its `LeaderTerm`,
+# which begins anew with each term. Heartbeats are queries, answered after a quorum has confirmed
+# that this store still leads. So a leader gave each of its leases before any later leader began,
+# and that one waits until all of them have ended before it judges.
 
 _FORMAT: Final = StateFormat(b"RWZM", 1, "Zeppelin's meta server")
 _encoder = msgspec.msgpack.Encoder()
@@ -159,7 +158,7 @@ _topologies: msgspec.msgpack.Decoder[Topology] = msgspec.msgpack.Decoder(Topolog
 
 
 class MetaMachine:
-    """Commands and questions are bytes, and so are results and answers."""
+    """The replicated meta server; commands, queries, results and answers are bytes."""
 
     def __init__(
         self,
@@ -168,9 +167,10 @@ class MetaMachine:
         now_ms: Callable[[], int],
         term: Callable[[], int | None],
     ) -> None:
-        """`now_ms` is of the store's monotonic clock; `term` is that in which it leads, if it does.
+        """`now_ms` is the store's monotonic time; `term` returns the term in which the store leads,
+        if it does.
 
-        Both concern what the leader heard; the topology depends on commands alone.
+        Both only concern the leader's reports; the topology depends on commands alone.
         """
         self._settings = settings
         self._now_ms = now_ms
@@ -179,7 +179,7 @@ class MetaMachine:
         self._reign: LeaderTerm | None = None
         self._planned_ms = 0
         self._news = asyncio.Event()
-        """Set, and replaced, when somebody who waits may have an answer."""
+        """Set and replaced when a waiting query may have an answer."""
         self._is_plan_due = asyncio.Event()
         self._is_closed = False
 
@@ -203,14 +203,14 @@ class MetaMachine:
             applied = Applied(self._state.topology.epoch, (failed(error),))
         return encode_applied(applied)
 
-    # Questions
+    # Queries
 
     def lookup(self, query: bytes) -> bytes | RaftwoodError:
-        """A heartbeat is taken in besides: it changes nothing that is replicated."""
+        """Answers a query. A heartbeat also updates the leader's reports, not replicated."""
         try:
             return encode_answer(self._answer(decode_query(query)))
         except NotLeader as error:
-            return error  # for the client, which looks for the leader then
+            return error  # for the client, which then looks for the leader
         except RaftwoodError as error:
             return encode_answer(RefusedAnswer(failed(error)))
 
@@ -275,7 +275,9 @@ class MetaMachine:
         )
 
     async def wait(self, query: bytes, timeout_ms: int) -> bool:
-        """Until there is something to tell, or for as long; whether there was nothing at first."""
+        """Waits until a query has an answer, or `timeout_ms` are over; returns whether it
+        waited.
+        """
         try:
             asked = decode_query(query)
         except RaftwoodError:
@@ -304,18 +306,18 @@ class MetaMachine:
     # The leader's plans
 
     async def wait_for_plan(self, timeout_s: float) -> None:
-        """For as long; less where writes wait for what a node has just told."""
+        """Waits until a plan is due, at most `timeout_s`; waiting writes make it due earlier."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_plan_due.wait()
 
     def plan(self) -> tuple[Change, ...]:
-        """What the store that leads proposes now; asked each `plan_ms` at least."""
+        """Returns what the leading store proposes now; called each `plan_ms` at least."""
         self._is_plan_due.clear()
         now_ms, planned_ms = self._now_ms(), self._planned_ms
         self._planned_ms = now_ms
         if self._reign is not None and now_ms - planned_ms > self._settings.lease_ms:
-            # Whoever was stopped for a while has not heard what came meanwhile.
+            # A store that stood still has missed heartbeats: their absence proves nothing.
             self._reign = self._reign.begun_anew(now_ms)
         try:
             reign = self._current_reign()
@@ -342,22 +344,22 @@ class MetaMachine:
         self._wake()
 
     def close(self) -> None:
-        """Whoever waits is let go."""
+        """Wakes all waiting queries."""
         self._is_closed = True
         self._wake()
 
 
-# `MetaKeeper`: proposes what the meta server's leader plans, where this store is that leader.
+# `MetaKeeper`: proposes the plans of the meta server's leader, if this store is that leader.
 
 TIMEOUT_MS: Final = 5_000
 RESTS: Final = 10
-"""After a plan none is made for so many times as long as it took."""
+"""After a plan, the keeper rests for this many times the plan's duration."""
 
 _log = get_logger("zeppelin-meta")
 
 
 class GroupHost(Protocol):
-    """What a keeper needs of the store that it is on."""
+    """What a keeper needs of its store."""
 
     def groups(self) -> list[int]: ...
 
@@ -369,7 +371,7 @@ class GroupHost(Protocol):
 
 
 class MetaKeeper:
-    """One per store, whether it has a replica of the group or not."""
+    """Proposes plans. One per store, whether it has a replica of the group or not."""
 
     def __init__(self, host: GroupHost, group: int, settings: ZeppelinMetaSettings) -> None:
         self._host = host
@@ -386,7 +388,7 @@ class MetaKeeper:
                 _log.debug("no plan", reason=error.message)
 
     async def _pause(self) -> None:
-        """What comes within it is one change; who waits for a hand-over is not kept waiting."""
+        """Pauses, so that changes gather into one batch; less while writes wait for a hand-over."""
         machine = self._machine()
         if machine is None:
             await asyncio.sleep(self._pause_s)
@@ -395,7 +397,7 @@ class MetaKeeper:
             await machine.wait_for_plan(max(0.0, self._pause_s - self._rest_s))
 
     def _machine(self) -> MetaMachine | None:
-        """None where this store does not lead."""
+        """The group's machine; None if this store does not lead."""
         host, group = self._host, self._group
         if group not in host.groups() or not host.is_leading(group):
             return None
@@ -404,7 +406,7 @@ class MetaKeeper:
         return machine
 
     async def work(self) -> None:
-        """Plan once, and see it through: the next plan is made on what came of this one."""
+        """Plans once and waits for the result, because the next plan builds on it."""
         host, group = self._host, self._group
         machine = self._machine()
         if machine is None:
@@ -412,7 +414,7 @@ class MetaKeeper:
         loop = asyncio.get_running_loop()
         began = loop.time()
         changes = machine.plan()
-        # A large cluster takes its time to look at, and its store has others to serve.
+        # Planning for a large cluster takes time, and the store has other work.
         self._rest_s = min(self._pause_s, RESTS * (loop.time() - began))
         if not changes:
             return

@@ -263,8 +263,8 @@ def _remove_node(draft: TopologyDraft, node: NodeId) -> None:
 
 def _set_up(draft: TopologyDraft, node: NodeId, *, run: int, is_up: bool) -> None:
     known = draft.node(node)
-    # "Down" was decided about the process before: it would now take a node out of office that has
-    # just registered and is well.
+    # The "down" was decided about the former process; it would now demote a node that has just
+    # registered and works.
     if known.run != run:
         raise Conflict(f"node {node!r} has started anew since it was judged")
     if known.is_up != is_up:

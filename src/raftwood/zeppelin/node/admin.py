@@ -1,4 +1,4 @@
-"""What a node tells operators: its status, on its admin listener, and its metrics."""
+"""What a node shows operators: its status, on its admin listener, and its metrics."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ _TIMEOUT_MS = 3_000
 
 
 class AdminService(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that can be asked about."""
+    """The parts of a node that the status and the metrics read."""
 
     clock: Clock
     store: NodeStore
@@ -102,7 +102,7 @@ async def ask_status(
     *,
     tables: tuple[str, ...] = (),
 ) -> NodeStatus:
-    """What a node tells an operator of itself."""
+    """Asks a node for its status."""
     connector = network.connector(environment, node.addresses.admin, admin_identity(node.id))
     async with await connector() as connection:
         return await connection.ask(STATUS, AskStatus(tables), _TIMEOUT_MS)
@@ -112,7 +112,7 @@ _PARKED_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def show_node(metrics: Metrics, node: AdminService, sweep: ExpirySweep) -> None:
-    """Registers them; several nodes in one process differ by their label."""
+    """Registers the metrics; a label tells apart several nodes in one process."""
     store, server, membership = node.store, node.server, node.membership
     labels = {"node": store.id}
     replicas, slave_world = node.replicator.replicas, node.replicator.slave_world
@@ -193,7 +193,7 @@ def show_node(metrics: Metrics, node: AdminService, sweep: ExpirySweep) -> None:
 
 
 def _migrations(topology: Topology) -> list[bool]:
-    """Of each whether it is under way."""
+    """For each migration, whether it is under way."""
     return [
         migration is partition.migration and migration.target in partition.replicas
         for table in topology.tables.values()

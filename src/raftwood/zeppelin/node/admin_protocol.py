@@ -1,6 +1,6 @@
-"""A node's admin listener: its method, and how a node and its operators prove themselves.
+"""A node's admin listener: its method, and how nodes and operators authenticate.
 
-Apart from the node, so that operators' commands know it without loading that.
+A module of its own, so that operators' commands do not load the node.
 """
 
 from typing import Final
@@ -21,14 +21,14 @@ def admin_identity(node: NodeId) -> Identity:
 
 
 class AskStatus(msgspec.Struct, frozen=True, array_like=True):
-    """How a node is."""
+    """Asks for a node's status."""
 
     tables: tuple[str, ...] = ()
-    """Only partitions of these; none: of all."""
+    """Only partitions of these tables; empty: of all."""
 
 
 class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's copy of one partition."""
+    """The status of a node's copy of one partition."""
 
     table: str
     partition: int
@@ -36,51 +36,51 @@ class CopyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`master`, `slave`, or `none` while there is no master."""
     master: NodeId | None
     epoch: int
-    """Of the topology."""
+    """The partition's epoch in the topology."""
     is_writing: bool
-    """Clients are served."""
+    """Whether it serves clients."""
     is_whole: bool
     first_sequence: int
     last_sequence: int
     synced_sequence: int
     lag_bytes: int
     contact_ms: int | None
-    """So long ago a slave heard its master."""
+    """Time since a slave last heard its master."""
     slaves_in_sync: int
-    """Of a master: so many have its last record."""
+    """On a master: how many slaves have its last record."""
 
 
 class ParkedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that waited for the end of a hand-over."""
+    """Statistics of requests that waited for the end of a hand-over."""
 
     now: int = 0
     total: int = 0
-    """Since the node was started, as the longest is."""
+    """Since the node was started, like `longest_ms`."""
     p50_ms: float = 0.0
-    """Of the last thousand, as the next."""
+    """Of the last thousand, like `p99_ms`."""
     p99_ms: float = 0.0
     longest_ms: float = 0.0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to tell of a node at one moment."""
+    """A node's status at one moment."""
 
     node: NodeId
     run: int
     applied_epoch: int
     lease_ms: int
-    """So long it may serve as master without word from the meta server."""
+    """How long it may serve as master without word from the meta server."""
     problem: str
     connections: int
     commands: int
     disk_bytes: int
-    """Of the binlogs."""
+    """Bytes of the binlogs."""
     copies: tuple[CopyStatus, ...]
     parked: ParkedStatus = ParkedStatus()
     copied_bytes: int = 0
-    """Of whole copies that have come since the node was started."""
+    """Bytes of whole copies received since the node was started."""
     streamed_bytes: int = 0
-    """Of records that have come from masters since then."""
+    """Bytes of records received from masters since the node was started."""
 
 
 STATUS: Final = TypedMethod(
@@ -93,7 +93,7 @@ STATUS: Final = TypedMethod(
 
 
 class NodeNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node, its peers and its operators prove themselves."""
+    """How a node, its peers and its operators authenticate."""
 
     replication: ReplicationNetwork
     operators: Secret
@@ -101,7 +101,7 @@ class NodeNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def certificates(self) -> "list[ServerTls | ClientTls]":
-        """That can be read again."""
+        """The certificates that can be reloaded."""
         return [each for each in (self.tls, self.replication.tls) if each is not None]
 
     def operator_credentials(self, node: NodeId) -> ServerCredentials:

@@ -1,12 +1,12 @@
-"""Binlogs of a node: runs of records as bytes, their way to the one log, and what is purged or cut.
+"""Binlogs of a node: runs of records as bytes, writing them to the one log, purging and cutting.
 
     run       [header][u32 length of each record][record][record]…      little-endian
     header    magic, version, hour, count, epoch, first sequence, checksum (XXH3-64 of the rest)
     hour      when it was written, in hours since 1970, three bytes
     record    MessagePack, as `records.encode_record` makes it
 
-All records of a run were written together and are of one epoch, and their sequences follow one
-another. A record is encoded once: the master's bytes are what its slaves get and keep.
+The records of a run were written together, have one epoch, and consecutive sequences. A record is
+encoded once: slaves receive and keep the master's bytes.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ LENGTH_BYTES: Final = 4
 
 
 class BinlogRun(msgspec.Struct, frozen=True):
-    """A decoded run; each record still as it was encoded."""
+    """A decoded run; its records are still encoded."""
 
     epoch: int
     first_sequence: int
@@ -55,7 +55,7 @@ class BinlogRun(msgspec.Struct, frozen=True):
 def encode_run(
     *, epoch: int, first_sequence: int, records: Sequence[Buffer], hour: int = 0
 ) -> bytes:
-    """`hour` is of now; 0: nobody knows, and it counts as old."""
+    """Encodes a run; `hour` is the present one, 0: unknown, which counts as old."""
     stamp = VERSION | (hour & (1 << _HOUR_BITS) - 1) << 8
     head = _HEAD.pack(MAGIC, stamp, len(records), epoch, first_sequence)
     body = b"".join((array("I", map(len, records)).tobytes(), *records))
@@ -63,7 +63,7 @@ def encode_run(
 
 
 def decode_run(data: Buffer) -> BinlogRun:
-    """The run's records; `StoreDamaged` where the bytes are not those that were written."""
+    """Decodes a run; raises `StoreDamaged` if the bytes are not those that were written."""
     if len(data) < RUN_HEADER_BYTES:
         raise _damaged(f"it has {len(data)} bytes, fewer than its header")
     magic, stamp, count, epoch, first_sequence = _HEAD.unpack_from(data)
@@ -91,14 +91,14 @@ def decode_run(data: Buffer) -> BinlogRun:
 
 
 def hour_of(data: Buffer) -> int:
-    """When a run was written; only its header is looked at."""
+    """Returns the hour in which a run was written; reads only its header."""
     if len(data) < RUN_HEADER_BYTES:
         raise _damaged(f"it has {len(data)} bytes, fewer than its header")
     return int(_HEAD.unpack_from(data)[1]) >> 8
 
 
 def decode_records(run: BinlogRun) -> list[BinlogRecord]:
-    """All of a run; `StoreDamaged` where they are not what the header says."""
+    """Decodes a run's records; raises `StoreDamaged` if they do not match its header."""
     try:
         records = [decode_record(each) for each in run.records]
     except ProtocolError as error:
@@ -118,26 +118,26 @@ def _damaged(reason: str) -> StoreDamaged:
     )
 
 
-# `Binlog`: the way of all partitions' records to the one log of a node, and on to the engines.
+# `Binlog`: writes all partitions' records to the one log of a node, then to the engines.
 #
-# Records that were committed in one turn of the loop are written together, whatever partitions they
-# are of. They are synced at once where somebody waits for that, else after a short while. Then the
-# engines get them: a bounded number in each turn of the loop, and for a bounded time, because an
-# engine holds up everything while it writes.
+# Records that were committed in one turn of the loop are written together, across partitions. They
+# are synced at once if a client waits for that, else after a short while. Then the engines get
+# them: each turn of the loop applies a bounded number for a bounded time, because an engine blocks
+# the loop while it writes.
 
 _RETRY_S: Final = 0.05
 _RUN_BYTES_MAX: Final = 1 << 20
 _WRITES_PER_TURN: Final = 1024
 _WRITES_AT_ONCE: Final = 512
-"""Between two looks at the clock."""
+"""Writes between two looks at the clock."""
 _BACKLOG_SHARE: Final = 8
-"""A backlog is worked off at this share of it in each turn, where that is more."""
+"""In each turn, at least this share of a backlog is applied."""
 _TURN_S: Final = 0.002
 _HURRIED_S: Final = 0.02
-"""So long at the most in a turn; and where writes are about to be refused else."""
+"""Bounds of a turn's time; the longer one while writes are close to being refused."""
 _BEHIND: Final = 0.25
 _HURRY: Final = 0.5
-"""Backlogs from which on clients are slowed down, and the engines get more of a turn."""
+"""Shares of backlog above which clients slow down, and engines get more of a turn."""
 _log = get_logger("zeppelin")
 
 
@@ -145,53 +145,53 @@ class Writer(Protocol):
     """A partition, as the binlog sees it."""
 
     def take_runs(self) -> list[Run]:
-        """What was committed since the last time."""
+        """Returns the runs committed since the last call."""
         ...
 
     def logged(self) -> None:
-        """What it committed can be read from the log."""
+        """Notes that the committed records can be read from the log."""
         ...
 
     @property
     def syncs_at_once(self) -> bool:
-        """Whether somebody waits for its records to be on the disk."""
+        """Whether a client waits for its records to be on the disk."""
         ...
 
     def written(self, sequence: int) -> None:
-        """The operating system has its records up to a sequence."""
+        """Notes that the operating system has its records up to a sequence."""
         ...
 
     def synced(self, sequence: int) -> None:
-        """Its records up to a sequence are on the disk."""
+        """Notes that its records up to a sequence are on the disk."""
         ...
 
     def apply_some(self, writes_max: int) -> int:
-        """Give synced records to the engine; answers how many writes they had."""
+        """Gives synced records to the engine; returns how many writes they had."""
         ...
 
     @property
     def unapplied_count(self) -> int:
-        """How many synced records wait for the engine, as far as it can take them now."""
+        """How many synced records the engine could take now."""
         ...
 
     @property
     def backlog_writes(self) -> int:
-        """How many writes its records have that wait for the engine."""
+        """How many writes wait for the engine."""
         ...
 
     @property
     def backlog(self) -> float:
-        """Its share of the room there is, above which writes are refused."""
+        """The backlog as a share of its limit, above which writes are refused."""
         ...
 
 
 class Binlog:
-    """One per node. Everything runs on one event loop."""
+    """Writes the binlogs of a node, on one event loop."""
 
     def __init__(self, log: SegmentLog, *, sync_interval_ms: int) -> None:
         self.log = log
         self.refusal: RaftwoodError | None = None
-        """Why the log took nothing the last time; from then on commits are refused."""
+        """Why the log refused the last write; while set, commits are refused."""
         self._loop = asyncio.get_running_loop()
         self._committed: list[Writer] = []
         self._turn_scheduled = False
@@ -205,7 +205,7 @@ class Binlog:
         self._behind: dict[Writer, None] = {}
         self._write_bytes_max = log.write_bytes_max // 2
         self.run_bytes_max = min(_RUN_BYTES_MAX, self._write_bytes_max // 2)
-        """A run with more ends: with its last record it has to fit into one write."""
+        """Size at which a run ends: it must fit into one write together with its last record."""
 
     @property
     def record_bytes_max(self) -> int:
@@ -213,19 +213,19 @@ class Binlog:
 
     @property
     def is_behind(self) -> bool:
-        """Less should be written for a moment."""
+        """Whether clients should write less for a moment."""
         self._behind = {each: None for each in self._behind if each.backlog > _BEHIND}
         return bool(self._behind)
 
     def committed(self, writer: Writer) -> None:
-        """The partition has records to write; to be called once until they are taken."""
+        """Notes that the partition has records to write; called once until they are taken."""
         self._committed.append(writer)
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self.turn)
 
     def turn(self) -> None:
-        """Write what was committed so far, now."""
+        """Writes all committed records now."""
         self._turn_scheduled = False
         writers, self._committed = self._committed, []
         for writer in writers:
@@ -271,7 +271,7 @@ class Binlog:
             self._sync_timer = self._loop.call_later(self._sync_interval_s, self._sync)
 
     def _sync(self) -> None:
-        """Have synced what was written since the last time."""
+        """Syncs what was written since the last time."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
@@ -305,7 +305,7 @@ class Binlog:
             writer.synced(sequence)
 
     def apply_later(self, writer: Writer) -> None:
-        """The partition has synced records; to be called once until it has none any more."""
+        """Notes that the partition has synced records; called once until it has none left."""
         self._to_apply.append(writer)
         if not self._apply_scheduled:
             self._apply_scheduled = True
@@ -330,14 +330,14 @@ class Binlog:
             self._loop.call_soon(self._apply)
 
     def forget(self, writer: Writer) -> None:
-        """Whatever the partition has committed and the log has not got is given up."""
+        """Drops the partition's committed records that the log does not have yet."""
         self._committed = [each for each in self._committed if each is not writer]
         self._unwritten = deque(each for each in self._unwritten if each[1] is not writer)
         self._to_apply = deque(each for each in self._to_apply if each is not writer)
         self._behind.pop(writer, None)
 
     async def sync(self) -> None:
-        """Wait until all that was committed is on the disk."""
+        """Waits until all committed records are on the disk."""
         self.turn()
         if self.refusal is not None:
             raise self.refusal
@@ -345,27 +345,27 @@ class Binlog:
         await self.log.sync()
 
     def close(self) -> None:
-        """Nothing is tried again."""
+        """Stops the timers: nothing is retried."""
         for timer in (self._retry, self._sync_timer):
             if timer is not None:
                 timer.cancel()
 
 
-# How much of a partition's binlog stays.
+# Decides how much of a partition's binlog stays.
 #
-# Some bytes always do, for slaves that were away for a while. What is beyond that goes once there
-# is too much of it, or once it is too old, but not what a connected slave or a reader still needs:
-# unless that is so far behind that a whole copy is less.
+# A minimum of bytes stays for slaves that were away for a while. Records beyond it go once they
+# take too much room or are too old, unless a connected slave or a reader still needs them. Records
+# go nevertheless if it is so far behind that a whole copy is less work.
 
 _HOUR_NS: Final = 3_600_000_000_000
 _AGE_INTERVAL_NS: Final = 60_000_000_000
-"""Between two looks at how old a binlog is, which read from the disk."""
+"""Interval of the age checks, which read from the disk."""
 _READ_BYTES: Final = 1 << 20
-"""So much of the oldest records is looked at for their age at a time."""
+"""How many bytes of the oldest records one age check reads."""
 
 
 class BinlogPurger:
-    """Of one partition's binlog."""
+    """Decides what to purge from one partition's binlog."""
 
     def __init__(
         self,
@@ -384,11 +384,13 @@ class BinlogPurger:
 
     @property
     def hour(self) -> int:
-        """It is now, since 1970."""
+        """The present hour since 1970."""
         return self._clock.wall_ns() // _HOUR_NS
 
     async def before(self, *, needed_from: int | None) -> int:
-        """Records below this sequence may go; a connected slave needs those from another on."""
+        """Returns the sequence below which records may go; a slave needs those from
+        `needed_from`.
+        """
         log, group, settings = self._log, self._group, self._settings
         before = log.bounds(group).head
         size = log.size_of(group)
@@ -411,7 +413,7 @@ class BinlogPurger:
         return is_due
 
     async def _aged(self) -> int:
-        """Where the first run begins that is not too old, of those that are looked at."""
+        """Returns where the first run begins that is not too old, among those read."""
         head = self._log.bounds(self._group).head
         oldest = self.hour - self._settings.binlog_hours_max
         for run in await self._log.read(self._group, head, bytes_max=_READ_BYTES):
@@ -421,11 +423,11 @@ class BinlogPurger:
         return head
 
 
-# Cutting a binlog's end off, wherever that falls in a run.
+# Cuts the end off a binlog, also within a run.
 
 
 async def cut_binlog(log: SegmentLog, group: int, *, after: int) -> None:
-    """Take the records behind a sequence out of the log; durable when it returns."""
+    """Removes the records behind a sequence from the log; durable on return."""
     bounds = log.bounds(group)
     if not bounds.head - 1 <= after < bounds.next_index:
         raise OutOfRange(

@@ -1,8 +1,8 @@
 """Checkpoints: partitions as they were at one moment, read in pages.
 
-A page has pairs of an engine that does not change any more, in the engine's order. It is read some
-hundred pairs at a time, and others have their turn in between. Which pairs it has depends on
-nothing but where it begins and how large it may be, so that whoever asks again gets the same.
+A page has pairs of an engine that no longer changes, in the engine's order. It is gathered some
+hundred pairs at a time; other tasks run in between. Its pairs depend only on its beginning and its
+size limit, so a repeated request gets the same page.
 """
 
 import asyncio
@@ -34,24 +34,24 @@ from raftwood.zeppelin.slots import slot_of, tag_of
 
 SLICE_PAIRS: Final = 500
 SLICE_BYTES: Final = 256 << 10
-"""Looked at in one turn of the loop, which takes about a millisecond."""
+"""Read in one turn of the loop, which takes about a millisecond."""
 SKIPPED_FACTOR: Final = 8
-"""A page that is not full ends after so many times its bytes were looked at."""
+"""A page that is not full ends after reading this many times its size."""
 _PLAIN: Final = DATA_START[0]
 _TAGGED_START: Final = b"\x11"
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """Which pairs are told."""
+    """Selects pairs."""
 
     tag: bytes | None = None
     prefix: bytes = b""
-    """Of keys."""
+    """Prefix of keys."""
     slots: range | None = None
-    """Of keys, where the engine may have those of other partitions too."""
+    """Slots of keys; given if the engine may have keys of other partitions."""
 
     def ranges(self) -> list[tuple[bytes, bytes]]:
-        """Where such pairs can be, in order."""
+        """Returns the ranges of the engine that can hold such pairs, in order."""
         prefix = self.prefix
         tag = self.tag if self.tag is not None else tag_of(prefix)
         if tag is not None:
@@ -59,12 +59,12 @@ class PageRequest(msgspec.Struct, frozen=True):
         if not prefix:
             return [(DATA_START, DATA_END)]
         plain = DATA_START + prefix
-        # A tag may stand behind the prefix, and decides where the key is.
+        # A key with this prefix may have a tag behind it, and the tag decides where the key is.
         return [(plain, _behind(plain)), (_TAGGED_START, DATA_END)]
 
 
 class PageRead(NamedTuple):
-    """A page, and where the next one begins; empty where there is none."""
+    """A page, and the cursor of the next one; empty at the end."""
 
     page: bytes
     cursor: bytes
@@ -73,12 +73,12 @@ class PageRead(NamedTuple):
 async def read_page(
     engine: KvEngine, wanted: PageRequest, *, cursor: bytes, now_ms: int, bytes_max: int
 ) -> PageRead:
-    """From a cursor on, which is empty at first; what has expired by `now_ms` is left out."""
+    """Reads a page from a cursor, empty at first; leaves out what has expired by `now_ms`."""
     page = _Page(wanted, now_ms, bytes_max)
     for start, end in wanted.ranges():
         if cursor < end:
             page.begin(engine, max(start, cursor), end)
-            while page.gather():  # noqa: ASYNC110  others have their turn
+            while page.gather():  # noqa: ASYNC110  other tasks run in between
                 await asyncio.sleep(0)
             if page.is_full:
                 return PageRead(page.encoded(), page.last + b"\x00")
@@ -86,7 +86,7 @@ async def read_page(
 
 
 class _Page:
-    """What is gathered for a page."""
+    """The pairs gathered for a page."""
 
     def __init__(self, wanted: PageRequest, now_ms: int, bytes_max: int) -> None:
         self._prefix = wanted.prefix
@@ -97,9 +97,9 @@ class _Page:
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
         self._ends: list[int] = []
-        """Shorter than the others by those at the end that stay."""
+        """Expiry times; the last pairs have no entry if they never expire."""
         self.last = b""
-        """The engine's key that was looked at last."""
+        """The engine's key that was read last."""
 
     def begin(self, engine: KvEngine, start: bytes, end: bytes) -> None:
         self._scan = engine.scan(start, end)
@@ -109,7 +109,7 @@ class _Page:
         return self._bytes_left <= 0 or self._looks_left <= 0
 
     def gather(self) -> bool:
-        """Some pairs; whether there may be more for this page."""
+        """Gathers some pairs; returns whether the page may take more."""
         keys, values, prefix, slots = self._keys, self._values, self._prefix, self._slots
         looked = taken = 0
         pairs_left = SLICE_PAIRS
@@ -154,41 +154,40 @@ class _Page:
 
 
 def _behind(prefix: bytes) -> bytes:
-    """The first place behind all that begin with this."""
-    kept = prefix.rstrip(b"\xff")  # never nothing: keys of clients begin with a small byte
+    """Returns the first place behind all that begin with this prefix."""
+    kept = prefix.rstrip(b"\xff")  # never empty: keys of clients begin with a small byte
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
-# `PartitionCheckpoints`: partitions as they were at one moment, kept for those who read them in
-# pages.
+# `PartitionCheckpoints`: partitions as of one moment, kept for clients that read them in pages.
 #
 # A checkpoint is a copy of a partition's engine that shares its files, in a folder of its own among
-# the engines. It stays as it is although the partition goes on, is cut back, or leaves the node. It
-# ends when its reader says so, when nobody has asked for it for its time to live, with its table,
-# and with the process: what the folder is when a node starts is no partition's, and is removed.
+# the engines. It does not change when the partition goes on, is cut back, or leaves the node. It
+# ends when its reader ends it, when its time to live passes without a request, with its table, and
+# with the process: a starting node removes its folder, which belongs to no partition.
 
 CHECKPOINTS_MAX: Final = 512
-"""Of all tables on a node."""
+"""Bound on the checkpoints of all tables on a node."""
 CHECKPOINTS_OF_TABLE_MAX: Final = 256
 _LOOK_S: Final = 1.0
 _log = get_logger("zeppelin")
 
 
 class PartitionCheckpoint(msgspec.Struct, kw_only=True, eq=False):
-    """One that may be read."""
+    """A checkpoint that clients can read."""
 
     id: str
     group: str
-    """Those with one name are renewed and ended together; empty: it has none."""
+    """Checkpoints of one group are renewed and ended together; empty: no group."""
     partition: PartitionId
     slots: range
-    """All keys of these, and no others."""
+    """The checkpoint has exactly the keys of these slots."""
     told: range | None
-    """The same, where the engine may have keys of other partitions as well."""
+    """The same slots, if the engine may also have keys of other partitions; else None."""
     position: BinlogPosition
     """The last record in it."""
     taken_ms: int
-    """What had expired by then is left out."""
+    """Pages leave out what had expired by then."""
     engine: KvEngine
     ttl_ms: int
     until: float
@@ -196,7 +195,7 @@ class PartitionCheckpoint(msgspec.Struct, kw_only=True, eq=False):
 
 
 class PartitionCheckpoints:
-    """Of one node; use `close` when done."""
+    """The checkpoints of one node; call `close` when done."""
 
     def __init__(self, view: NodeView, environment: Environment, engines: Engines) -> None:
         self._view = view
@@ -210,16 +209,16 @@ class PartitionCheckpoints:
         self._sweep: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    # Making one.
+    # Making a checkpoint.
 
     async def begin(
         self, store: PartitionStore, table: Table, number: int, *, ttl_ms: int, group: str = ""
     ) -> PartitionCheckpoint:
-        """Of a partition's state as it is at some moment before this returns."""
+        """Takes a checkpoint of a partition, as of some moment before this returns."""
         self._check_open()
         self._check_room(table)
         taking = self._take(store, table, number, ttl_ms, group)
-        # A client that leaves meanwhile does not end it half-way.
+        # Shielded: a client that leaves meanwhile does not interrupt it.
         task = self._loop.create_task(taking)
         self._tasks[task] = None
         task.add_done_callback(self._taken)
@@ -277,7 +276,7 @@ class PartitionCheckpoints:
         return taken
 
     def _check_not_split(self, table: Table, number: int) -> None:
-        """What was split off meanwhile is not of the same moment."""
+        """Raises if a partition was split off meanwhile: its keys are of another moment."""
         now = self._view.topology.tables.get(table.name)
         if now is None or now.incarnation != table.incarnation:
             return
@@ -287,12 +286,12 @@ class PartitionCheckpoints:
     def _taken(self, task: asyncio.Task[PartitionCheckpoint]) -> None:
         self._tasks.pop(task)
         if not task.cancelled():
-            task.exception()  # told to whoever still waits for it
+            task.exception()  # raised in the caller that still waits for it
 
-    # Using one.
+    # Using a checkpoint.
 
     def find(self, identity: str, incarnation: int) -> PartitionCheckpoint | None:
-        """That of a table, whose time begins anew; None where there is none any more."""
+        """Returns a table's checkpoint and renews it; None if it has ended."""
         found = self._held.get(identity)
         if found is None or found.partition.incarnation != incarnation:
             return None
@@ -300,7 +299,7 @@ class PartitionCheckpoints:
         return found
 
     def find_group(self, group: str, incarnation: int) -> list[PartitionCheckpoint]:
-        """Those of a table with one name, whose time begins anew."""
+        """Returns a table's checkpoints of one group and renews them."""
         found = [each for each in self.of_table(incarnation) if each.group == group]
         for each in found:
             self._renew(each)
@@ -317,13 +316,13 @@ class PartitionCheckpoints:
         return len(self._held)
 
     def left_ms(self, checkpoint: PartitionCheckpoint) -> int:
-        """Until it ends by itself."""
+        """Time until it expires."""
         return max(0, round((checkpoint.until - self._loop.time()) * 1000))
 
     async def read(
         self, checkpoint: PartitionCheckpoint, wanted: PageRequest, *, cursor: bytes, bytes_max: int
     ) -> PageRead:
-        """A page of it, from a cursor on."""
+        """Reads a page of a checkpoint from a cursor, and renews it."""
         page = await read_page(
             checkpoint.engine,
             msgspec.structs.replace(wanted, slots=checkpoint.told),
@@ -334,13 +333,13 @@ class PartitionCheckpoints:
         self._renew(checkpoint)
         return page
 
-    # The end of one.
+    # Ending a checkpoint.
 
     async def end(self, checkpoint: PartitionCheckpoint) -> None:
-        """Give back what it takes; ending one twice is fine."""
+        """Releases a checkpoint; ending one twice is fine."""
         if self._held.pop(checkpoint.id, None) is None:
             return
-        # Nobody else knows of it any more: a client that leaves does not end this half-way either.
+        # No other call can end it any more, so a client that leaves must not interrupt this.
         task = self._loop.create_task(self._give_back(checkpoint))
         self._ending[task] = None
         task.add_done_callback(self._ending.pop)
@@ -351,7 +350,7 @@ class PartitionCheckpoints:
             await checkpoint.engine.close()
             await self._engines.remove(_name(checkpoint.id))
         except RaftwoodError as error:
-            # Removed when the node is started again.
+            # Removed when the node starts again.
             _log.warning("a checkpoint stays on the disk", reason=error.message)
 
     async def _end_old(self) -> None:
@@ -377,7 +376,7 @@ class PartitionCheckpoints:
 
 
 def _told_slots(engine: KvEngine, table: Table, number: int) -> range | None:
-    """None where the engine has keys of no other partition, as nearly always."""
+    """Slots to filter by; nearly always None, as the engine has only the partition's own keys."""
     share = shares_of(table).get(number)
     stored = engine.get(STATE_KEY)
     if share is None or (stored is not None and decode_state(stored).is_trimmed_to(share.slots)):

@@ -1,16 +1,16 @@
-"""One client's connection: requests in, answers out, in order, in one write for each turn.
+"""One client's connection: reads requests, answers in order, with one write for each turn.
 
-Most requests are answered at once. A write's answer is held until the write is done; those behind
-it are executed, and held too (`HeldAnswers`). A write's answer waits for its record, and a read's
-for the record that wrote what it read, where the table's reads are durable. What one turn answered
-is held together, and let go together. A command that itself has to wait (for a login, for many
-values, for the end of a hand-over) stops the requests behind it. Nothing is read from a client that
-does not take its answers, or that has sent more than one turn's work.
+Most requests are answered at once. A write's answer waits for its record; if the table's reads are
+durable, a read's answer waits for the record that wrote the value. Requests behind it run, and
+their answers are held too (`HeldAnswers`). The answers of one turn are held and released together.
+A command that itself has to wait (for a login, for many values, for the end of a hand-over) stops
+the requests behind it. The server does not read from a client that does not take its answers, or
+that has sent more than one turn's work.
 
-`answer_plain` is the short way of requests that most are: GET, SET, MGET, MSET, INCR and others on
-one key. It answers what `dispatch.execute` would, in one piece for all requests of a turn. What is
-not plain (a key that is elsewhere, a name in other letters, anything that is refused) it leaves to
-that, before anything of it is done.
+`answer_plain` is the fast path of the most frequent requests: GET, SET, MGET, MSET, INCR and others
+on one key. It gives the answers of `dispatch.execute`, in one loop for all requests of a turn. It
+leaves every other request (a key of another node, a name in lower case, any refusal) to
+`dispatch.execute`, before it has any effect.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ READ_AGAIN: Final = error(
 )
 
 Wait: TypeAlias = tuple[int, Acks, int, bool]
-"""The answer's place, who says when it is done, up to which sequence that has to be, and whether it
-tells what was read alone: then the client is told to read again if it is not done."""
+"""The answer's index, the `Acks` and the sequence that it waits for, and whether it is a read: then
+a failed wait tells the client to read again."""
 
 
 class HeldAnswer(msgspec.Struct):
-    """The answers of one turn, and which of them wait for what."""
+    """The answers of one turn, and what some of them wait for."""
 
     answers: list[bytes]
     waits: list[Wait]
@@ -66,7 +66,7 @@ class HeldAnswer(msgspec.Struct):
 
 
 class HeldAnswers:
-    """Of one connection; `released` is called when the first ones may go."""
+    """The held answers of one connection; `released` is called when the first ones may go."""
 
     __slots__ = ("_held", "_released", "_waits_at", "count", "size")
 
@@ -74,9 +74,9 @@ class HeldAnswers:
         self._held: deque[HeldAnswer] = deque()
         self._released = released
         self._waits_at: tuple[Acks, int] | None = None
-        """Who calls, and by which number."""
+        """The `Acks` waited for, and the number of the wait."""
         self.count = 0
-        """Answers that are held."""
+        """Number of held answers."""
         self.size = 0
         """Their bytes."""
 
@@ -85,7 +85,7 @@ class HeldAnswers:
 
     @property
     def is_paced(self) -> bool:
-        """Whether the client is to write less: it may not go on before it has an answer."""
+        """Whether the client should write less: then it may not continue before its answer."""
         return self._waits_at is not None and self._waits_at[0].is_paced
 
     @property
@@ -100,7 +100,7 @@ class HeldAnswers:
             self._wait(held)
 
     def take(self, now: float) -> list[bytes]:
-        """What may go now, because it is done or its time is over."""
+        """Removes and returns the answers that are done or whose time is over."""
         ready: list[bytes] = []
         while self._held and self._is_over(self._held[0], now):
             answers = self._held.popleft().answers
@@ -116,7 +116,7 @@ class HeldAnswers:
         return ready
 
     def clear(self) -> None:
-        """The client has left."""
+        """Drops all answers: the client has left."""
         self._held.clear()
         self._forget()
 
@@ -155,8 +155,8 @@ def _refusal(acks: Acks, *, is_read: bool) -> bytes:
 
 
 def are_done(waits: list[Wait]) -> bool:
-    """Whether nothing has to be waited for."""
-    # A loop: a generator would cost more than all of it.
+    """Whether every wait is over."""
+    # A loop, because a generator would cost more than the rest of the function.
     for _, acks, sequence, _ in waits:  # noqa: SIM110
         if acks.reached < sequence:
             return False
@@ -164,8 +164,8 @@ def are_done(waits: list[Wait]) -> bool:
 
 
 def _awaited(held: HeldAnswer) -> tuple[Acks, int] | None:
-    """Something that is not done and may still be; None: there is nothing to wait for."""
-    # The last write is mostly the last to be done: most turns wait for one thing alone.
+    """Returns a wait that is neither done nor void; None if there is none."""
+    # The last write usually completes last, so most turns wait only once.
     for _, acks, sequence, _ in reversed(held.waits):
         if acks.reached < sequence and not acks.is_over:
             return acks, sequence
@@ -173,7 +173,7 @@ def _awaited(held: HeldAnswer) -> tuple[Acks, int] | None:
 
 
 ANSWERS_BYTES_MAX: Final = 4 << 20
-"""Of one turn: above it the next requests wait."""
+"""Bytes of one turn's answers; above it the next requests wait for another turn."""
 PLAIN: Final = frozenset((*SINGLE_KEY, b"MGET", b"MSET"))
 
 _SLOT_MASK: Final = SLOTS - 1
@@ -191,9 +191,10 @@ def answer_plain(
     answers: list[bytes],
     waits: list[Wait],
 ) -> int:
-    """Answer requests from a place up to another; the place of the first one that is not plain.
+    """Answers the requests from `begin` to `end`; returns the index of the first one that is not
+    plain.
 
-    `waits` gets, for each answer that has to wait, its place, whom for and which sequence.
+    `waits` gets an entry for each answer that has to wait.
     """
     copies = session.copies
     count = len(copies)
@@ -274,7 +275,7 @@ def answer_plain(
                     waits.append((len(answers), copy.acks, sequence, False))
             answers.append(answer)
     except RaftwoodError:
-        # What to answer is said in one place; nothing was done.
+        # `dispatch.execute` words the answer; nothing was done here.
         return place
     return end
 
@@ -289,7 +290,7 @@ def _data_of(copy: PartitionCopy, key: bytes, now_ms: int) -> bytes | None:
 def _values(
     copy: PartitionCopy, slot: int, arguments: list[bytes], now_ms: int, null: bytes
 ) -> bytes:
-    """Those of keys in one slot, where all are in memory and short; else nothing."""
+    """Returns the values of keys in one slot if all are short and in memory; else nothing."""
     keys = arguments[1:]
     if len(keys) < 2 or not are_in_slot(keys, slot):
         return b""
@@ -307,7 +308,7 @@ def _values(
 
 
 def _put_all(copy: PartitionCopy, slot: int, arguments: list[bytes]) -> int:
-    """The sequence of a record with all pairs; 0 where that is not plain."""
+    """Writes all pairs; returns the record's sequence, or 0 if the request is not plain."""
     keys, values = arguments[1::2], arguments[2::2]
     size = sum(map(len, arguments)) + WRITE_BYTES * len(keys)
     if (
@@ -321,7 +322,7 @@ def _put_all(copy: PartitionCopy, slot: int, arguments: list[bytes]) -> int:
 
 
 def _next_number(copy: PartitionCopy, key: bytes) -> int:
-    """One more than a counter that is in memory, above 0 and far from its end; else 0."""
+    """Returns a counter plus one, if it is in memory, above 0 and far from its end; else 0."""
     found = copy.recent.get(key)
     if found is None or found.expires_ms or not found.data:
         return 0
@@ -332,13 +333,13 @@ def _next_number(copy: PartitionCopy, key: bytes) -> int:
 
 
 UNSENT_BYTES_MAX: Final = ANSWERS_BYTES_MAX
-"""Answers that are gathered, held, or not taken by the client: above it no more are made."""
+"""Bytes of answers gathered, held or not taken by the client; above it no more are made."""
 HELD_MAX: Final = 4_096
-"""Answers that are held: few enough that the last one waits for its ack not much longer."""
+"""Number of held answers: few enough that the last one does not wait much longer for its ack."""
 RECEIVE_BYTES: Final = 64 << 10
-"""At a time; what else a client offers waits in its socket."""
+"""Bytes received at a time; the rest waits in the socket."""
 DEEP: Final = 64
-"""A client that sends more requests at once waits for its turn behind those that send fewer."""
+"""A client that sends more requests at once queues behind those that send fewer."""
 LOGIN_S_MAX: Final = 10.0
 REQUEST_S_MAX: Final = 60.0
 """From the first byte of a request to its last; between two requests a client may be silent."""
@@ -358,11 +359,11 @@ class DataConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._requests = Requests()
         self._is_logged_in = False
-        """Requests may be as large as a user's."""
+        """Since then, requests may be as large as a user's."""
         self._has_unread = False
-        """What came with the login may hold requests."""
+        """Bytes that came with the login may hold requests."""
         self._waiting: list[list[bytes]] = []
-        """Requests for a later turn, behind one that waits, or with too many answers unsent."""
+        """Requests for a later turn: behind one that waits, or with too many answers unsent."""
         self._task: asyncio.Task[None] | None = None
         """The command that waits."""
         self._is_congested = False
@@ -395,7 +396,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self.server.forget(self)
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        # One for all connections: what is received is copied out at once.
+        # One buffer for all connections: received bytes are copied out at once.
         return self.server.receive_buffer
 
     def buffer_updated(self, count: int) -> None:
@@ -411,7 +412,7 @@ class DataConnection(asyncio.BufferedProtocol):
         else:
             self._requests.add(data)
         if is_deep or len(self._waiting) > DEEP or not self._may_work:
-            # It offers more than was read, or much in few bytes: nothing is read before its turn.
+            # The client has sent more than a turn's work: read no more before its turn.
             self._work_later()
         elif self._turns.begin():
             self._work()
@@ -421,7 +422,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._work_later()
 
     def _look_for_rest(self) -> None:
-        """A request that has begun has to be whole in time."""
+        """Sets a deadline for the rest of a request that has begun."""
         if not self._requests.is_between:
             if self._waiting or not self._is_amid_request:
                 self._is_amid_request = True
@@ -458,7 +459,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._pause(is_full=True)
 
     def _work(self) -> None:
-        """A slice of a turn: execute what waits, until the slice is over or a request waits."""
+        """Works for a slice of a turn, until the slice is over or a request waits."""
         may_work = self._may_work
         while may_work and (self._waiting or self._read_on()):
             goes_on = self._run()
@@ -473,8 +474,8 @@ class DataConnection(asyncio.BufferedProtocol):
         self._pause(is_full=bool(self._waiting) or not may_work)
 
     def _read_on(self) -> bool:
-        """Look for requests in what came before the client had logged in: one after the other, as
-        it may send more afterwards.
+        """Looks for requests in the bytes that came before the login: one at a time, because later
+        ones may be larger.
         """
         if not self._is_logged_in:
             self._waiting = self._requests.take_one()
@@ -485,8 +486,8 @@ class DataConnection(asyncio.BufferedProtocol):
         return bool(self._waiting)
 
     def _run(self) -> bool:
-        """Execute requests until the slice is over or one has to wait, and send what was answered;
-        whether the slice goes on.
+        """Executes requests until the slice is over or one has to wait, and sends the answers.
+        Returns whether the slice continues.
         """
         session, server, turns = self.session, self.server, self._turns
         session.begin_turn()
@@ -543,7 +544,7 @@ class DataConnection(asyncio.BufferedProtocol):
         waits = [(0, *wait) for wait in session.waits]
         session.waits.clear()
         self._send([encoded], waits)
-        # With the requests behind the one that waited.
+        # Go on with the requests behind the one that waited.
         self._work_later()
 
     def _pause(self, *, is_full: bool) -> None:
@@ -573,7 +574,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self.release(self._loop.time())
 
     def release(self, now: float) -> None:
-        """Send what is done, and what has waited for too long."""
+        """Sends the answers that are done, and those that have waited too long."""
         if not self.held:
             return
         began = self.held.deadline - ACK_S_MAX
@@ -589,7 +590,7 @@ class DataConnection(asyncio.BufferedProtocol):
     # The end.
 
     def _fail(self) -> None:
-        """The client broke the protocol: say how behind all that was answered, and end."""
+        """Reports the client's protocol error behind all other answers, and closes."""
         if self._task is None and not self._waiting and not self.session.is_closing:
             self._send([error(f"ERR {self._requests.failure}")], [])
             self._end()
@@ -610,15 +611,15 @@ class DataConnection(asyncio.BufferedProtocol):
 
     @property
     def is_reading(self) -> bool:
-        """Whether the client is listened to: while it is not, it cannot finish its request."""
+        """Whether the server reads from the client; else the client cannot finish its request."""
         return self._is_reading
 
     def make_room(self) -> None:
-        """A newcomer displaces it."""
+        """Closes the connection in favour of a new one."""
         self.refuse(DISPLACED)
 
     def refuse(self, reason: str) -> None:
-        """Tell a client that it may not stay, and end."""
+        """Refuses the client with a reason, and closes."""
         if self._task is not None:
             self._task.cancel()
         if self._transport is not None:
@@ -626,6 +627,6 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """End it at once."""
+        """Closes at once."""
         if self._transport is not None:
             self._transport.abort()

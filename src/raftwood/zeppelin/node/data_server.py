@@ -3,8 +3,8 @@
     async with DataServer(view, environment) as server:
         port = await server.listen("127.0.0.1", 0)
 
-Everyone logs in as a user of a table, and sees that table alone. See `data_connection` for what
-happens to a request.
+A client logs in as a user of a table and sees only that table. See `data_connection` for how a
+request runs.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from raftwood.zeppelin.passwords import Logins
 
 
 class ClientLatency:
-    """Of all clients of a node, since somebody looked last."""
+    """Latency of a node's clients since the last `take_ms`."""
 
     __slots__ = ("_count", "_waited_s", "is_asked")
 
     def __init__(self) -> None:
         self.is_asked = False
-        """Somebody has sent something."""
+        """Whether any client has sent something."""
         self._waited_s = 0.0
         self._count = 0
 
     def waited(self, duration_s: float) -> None:
-        """What one turn answered was held for so long; that of others went out at once."""
+        """Notes how long the answers of a turn were held; unheld answers do not count."""
         self._waited_s += duration_s
         self._count += 1
 
     def take_ms(self) -> float | None:
-        """The mean of answers that were held; 0 where none were, None where nobody asked."""
+        """Returns the mean of held answers; 0 without any, None if no client sent anything."""
         if not self.is_asked and not self._count:
             return None
         mean_ms = 1_000 * self._waited_s / max(1, self._count)
@@ -55,7 +55,7 @@ CONNECTIONS_MAX: Final = 10_000
 _BACKLOG: Final = 511
 _HANDSHAKE_S_MAX: Final = 10.0
 _HALF_AGAIN_S: Final = 5.0
-"""A client that could not send the rest of its request, as it was not read from, has so long."""
+"""Grace for a client that could not send its request because the server did not read."""
 
 
 class DataServer:
@@ -72,7 +72,7 @@ class DataServer:
         latency: ClientLatency | None = None,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """While the node's disk `is_behind`, less is taken of what clients offer."""
+        """While the node's disk `is_behind`, takes fewer requests from clients."""
         self.view = view
         self.environment = environment
         self.checkpoints = checkpoints
@@ -82,7 +82,7 @@ class DataServer:
         self.started_ms = environment.clock.wall_ns() // 1_000_000
         self.command_count = 0
         self.connection_count = 0
-        """So many there have been."""
+        """Total of all connections so far."""
         self.port = 0
         self.turns = FairScheduler(is_behind=is_behind)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -91,9 +91,9 @@ class DataServer:
         )
         self._connections: dict[DataConnection, None] = {}
         self._holding: dict[DataConnection, None] = {}
-        """Those with answers that wait, in the order in which they began to."""
+        """Connections with waiting answers, in the order in which they began to wait."""
         self._amid_request: dict[DataConnection, float] = {}
-        """Those that have sent a part of a request, and until when the rest has to come."""
+        """Connections with part of a request, and the deadline for its rest."""
         self._logins = Logins(lambda: view.topology, environment.random)
         self._sweep = DeadlineSweep(asyncio.get_running_loop(), self._expire)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -105,7 +105,7 @@ class DataServer:
     async def listen(
         self, host: str = "127.0.0.1", port: int = 0, *, tls: ServerTls | None = None
     ) -> int:
-        """Accept connections; answers the port, which the system chooses where it was 0."""
+        """Accepts connections; returns the port, which the system chooses if it was 0."""
         make: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
             acceptor = TlsAcceptor(tls.context, self.admission, handshake_s=_HANDSHAKE_S_MAX)
@@ -128,14 +128,14 @@ class DataServer:
     async def verified(self, name: str, password: bytes) -> User | None:
         return await self._logins.verified(name, password)
 
-    # For connections.
+    # Called by connections.
 
     def _connection(self) -> DataConnection:
         self.connection_count += 1
         return DataConnection(self, self.connection_count)
 
     def admit(self, connection: DataConnection, address: str) -> bool:
-        """Take note of a new connection, and say whether it may stay."""
+        """Registers a new connection; returns whether it may stay."""
         self._connections[connection] = None
         self._is_empty.clear()
         entered = self.admission.enter(connection, address)
@@ -152,20 +152,20 @@ class DataServer:
             self._is_empty.set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a command that has to wait; each connection has one at most."""
+        """Starts a command that has to wait; at most one for each connection."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     def expect(self, connection: DataConnection, deadline: float) -> None:
-        """It holds answers until a deadline at most."""
+        """Notes that the connection holds answers until a deadline at the latest."""
         self._holding[connection] = None
         if deadline < self._sweep.due:
             self._sweep.move(deadline)
 
     def expect_rest(self, connection: DataConnection, deadline: float) -> None:
-        """It has begun a request, which has to be whole by then."""
+        """Notes that the connection has begun a request, which must be complete by the deadline."""
         self._amid_request[connection] = deadline
         if deadline < self._sweep.due:
             self._sweep.move(deadline)
@@ -195,7 +195,7 @@ class DataServer:
     # The end.
 
     async def close(self) -> None:
-        """Let nobody in any more, and end all connections."""
+        """Stops accepting, and ends all connections."""
         await stop_accepting(self._listeners)
         for acceptor in self._acceptors:
             await acceptor.close()

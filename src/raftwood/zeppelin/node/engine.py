@@ -1,4 +1,5 @@
-"""A partition's storage engine: how its keys, values and state are laid out, and what changes them.
+"""A partition's storage engine: the layout of its keys, values and state, and all that changes
+them.
 
     \\x00 state                      how far the engine has got (`EngineState`)
     \\x01 sequence                   the origin of a record (`Origins`)
@@ -7,8 +8,8 @@
     \\x10 key                        a key without a tag
     \\x11 tag \\x00\\x01 key           a key with a tag, so that keys of one tag are neighbours
 
-A tag's own zero bytes are followed by \\xff, which keeps the two bytes behind it unique. A value
-is \\x00 and the data, or \\x01, when it expires (milliseconds since 1970) and the data.
+A tag's own zero bytes are followed by \\xff, which keeps the two bytes behind it unique. A value is
+\\x00 and the data, or \\x01, when it expires (milliseconds since 1970) and the data.
 """
 
 import random
@@ -43,22 +44,22 @@ _PLAIN: Final = b"\x10"
 _TAGGED: Final = b"\x11"
 _TAG_END: Final = b"\x00\x01"
 LASTS: Final = b"\x00"
-"""Before a value without an end."""
+"""First byte of a value that never expires."""
 _EXPIRES: Final = Struct("<BQ")
 _TIME_BYTES: Final = 8
 _LANDMARKS: Final = 32
-"""One key of so many is a landmark."""
+"""One key in this many is a landmark."""
 
 
 def engine_key(key: bytes) -> bytes:
-    """Where a client's key stands in the engine."""
+    """Returns the place of a client's key in the engine."""
     if b"{" in key and (tag := tag_of(key)) is not None:
         return _tag_start(tag) + key
     return _PLAIN + key
 
 
 def engine_keys(keys: Iterable[bytes]) -> list[bytes]:
-    """As `engine_key`, of many: most have no tag, or that of the one before."""
+    """Like `engine_key`, for many keys: most have no tag, or that of the key before."""
     places = []
     tagged = start = b""
     for key in keys:
@@ -74,7 +75,7 @@ def engine_keys(keys: Iterable[bytes]) -> list[bytes]:
 
 
 def key_of(stored: bytes) -> bytes:
-    """The client's key that stands at a key of the engine."""
+    """Returns the client's key at a place of the engine."""
     if stored[:1] == _PLAIN:
         return stored[1:]
     end = stored.find(_TAG_END, 1)
@@ -84,23 +85,23 @@ def key_of(stored: bytes) -> bytes:
 
 
 def ending(expires_ms: int, place: bytes) -> bytes:
-    """Where it stands in the engine that the key at a place ends."""
+    """Returns where the engine notes that the key at a place expires."""
     return ENDINGS_START + expires_ms.to_bytes(_TIME_BYTES, "big") + place
 
 
 def endings_until(now_ms: int) -> bytes:
-    """Behind all keys that have ended."""
+    """Returns the place behind all keys that have expired."""
     return ending(now_ms + 1, b"")
 
 
 def ending_of(stored: bytes) -> tuple[int, bytes]:
-    """When a key ends, and its place."""
+    """Returns when a key expires, and its place."""
     head = len(ENDINGS_START) + _TIME_BYTES
     return int.from_bytes(stored[len(ENDINGS_START) : head], "big"), stored[head:]
 
 
 def landmark(place: bytes) -> bytes | None:
-    """Where a place stands among the landmarks; None: it is none."""
+    """Returns where a place stands among the landmarks; None: it is none."""
     digest = xxh3_64_intdigest(place)
     return None if digest % _LANDMARKS else LANDMARKS_START + digest.to_bytes(8, "big") + place
 
@@ -110,12 +111,12 @@ def place_of_landmark(stored: bytes) -> bytes:
 
 
 def expires_of(stored: bytes) -> int:
-    """When a value ends; 0: never."""
+    """Returns when a value expires; 0: never."""
     return 0 if stored[:1] == LASTS else decode_value(stored).expires_ms
 
 
 def range_of_tag(tag: bytes) -> tuple[bytes, bytes]:
-    """Where the keys of a tag begin in the engine, and where they end."""
+    """Returns where the keys of a tag begin in the engine, and where they end."""
     start = _tag_start(tag)
     return start, start[:-1] + b"\x02"
 
@@ -139,31 +140,31 @@ def decode_value(stored: bytes) -> Value:
     return Value(stored[_EXPIRES.size :], _EXPIRES.unpack_from(stored)[1])
 
 
-# How far a partition's engine has got: part of every batch, so that both are of one moment.
+# `EngineState`: how far a partition's engine has got. Part of every batch, so that state and keys
+# are of one moment.
 
 VERSION: Final = 1
 
 
 class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What the engine holds."""
+    """What an engine holds."""
 
     version: int = VERSION
     sequence: int = 0
-    """Of the last record that is in it."""
+    """Sequence of the last record in it."""
     epochs: tuple[EpochStart, ...] = ()
-    """Up to that record, in order."""
+    """Epochs up to that record, in order."""
     repairing: BinlogPosition | None = None
-    """Some keys are ahead of the record: they are of one moment again from this position on."""
+    """Some keys are ahead of the record: from this position on they are of one moment again."""
     flushed: int = 0
-    """The sequence of the last flush that is in it."""
+    """Sequence of the last flush in it."""
     slots: tuple[int, int] | None = None
-    """The first slot, and the one behind the last, of those whose keys are all here: others may
-    have been taken out. None: nothing ever was."""
+    """The range of slots whose keys are all here; others may be removed. None: none ever were."""
     is_trimmed: bool = False
-    """No keys of other slots are here."""
+    """The engine has no keys of other slots."""
     keys: int = 0
-    """So many stand before `counted_to`, of whatever slots, those that have ended too; the ones
-    that end stand among the endings, and the landmarks among the landmarks."""
+    """Number of keys before `counted_to`, in all slots, with expired ones. Counted keys that expire
+    are among the endings, counted landmarks among the landmarks."""
     counted_to: bytes = b""
     """Empty: nothing was counted yet. Release 0.1.0 counts nothing, and leaves this out."""
 
@@ -172,7 +173,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return self.epochs[-1].epoch if self.epochs else 0
 
     def after(self, record: BinlogRecord) -> "EngineState":
-        """With a record in it; those before it are too."""
+        """Returns the state once a further record is in the engine."""
         repairing = self.repairing
         if repairing is not None and has_passed(repairing, record.epoch, record.sequence):
             repairing = None
@@ -188,38 +189,38 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         )
 
     def has_all_of(self, slots: range) -> bool:
-        """Whether all keys of some slots are here that its records gave it."""
+        """Whether the engine has all keys of these slots that its records gave it."""
         return self.slots is None or (self.slots[0] <= slots.start and slots.stop <= self.slots[1])
 
     def is_trimmed_to(self, slots: range) -> bool:
-        """Whether there are keys of these slots, and no others."""
+        """Whether the engine has the keys of these slots, and no others."""
         return self.is_trimmed and self.slots == (slots.start, slots.stop)
 
 
 LOST: Final = BinlogPosition((1 << 63) - 1, (1 << 63) - 1)
-"""`repairing` of a partition whose data was damaged: no binlog ever gets there, so nothing but a
-whole copy of its master's makes it whole, and until then it neither leads nor counts."""
+"""`repairing` of a partition whose data was damaged. No binlog ever gets there, so only a whole
+copy of its master's repairs it; until then it neither leads nor counts."""
 
 
 def has_passed(position: BinlogPosition, epoch: int, sequence: int) -> bool:
-    """Whether a binlog that ends there holds the position, or what came instead of it."""
+    """Whether a binlog that ends there holds the position, or its replacement."""
     return epoch >= position.epoch and sequence >= position.sequence
 
 
 def with_epoch(epochs: tuple[EpochStart, ...], epoch: int, sequence: int) -> tuple[EpochStart, ...]:
-    """The epochs of a binlog with one more record."""
+    """Returns the epochs of a binlog with one more record."""
     if epochs and epochs[-1].epoch == epoch:
         return epochs
     return (*epochs, EpochStart(epoch, sequence))
 
 
 def epochs_to(epochs: tuple[EpochStart, ...], sequence: int) -> tuple[EpochStart, ...]:
-    """Those of the records up to a sequence."""
+    """Returns the epochs of the records up to a sequence."""
     return tuple(each for each in epochs if each.sequence <= sequence)
 
 
 def epochs_from(epochs: tuple[EpochStart, ...], sequence: int) -> tuple[EpochStart, ...]:
-    """Those of the records from a sequence on."""
+    """Returns the epochs of the records from a sequence on."""
     later = [each for each in epochs if each.sequence > sequence]
     return epochs[len(epochs) - len(later) - 1 :] if len(later) < len(epochs) else epochs
 
@@ -243,35 +244,34 @@ def decode_state(data: bytes) -> EngineState:
     )
 
 
-# Which requests a partition has carried out already: (who sent it, its number) → its record.
+# Requests that a partition has executed already: (producer, number) → its record.
 #
-# They are kept as long as the record is in the binlog, and a bounded number of the latest; of those
-# that are older, the last ones of each producer: whoever writes little may come back late and is
-# known, however much others wrote meanwhile. The engine holds them beside the keys, so that a copy
-# of the engine knows them too.
+# Kept: those whose records are in the binlog, up to a bounded number of the latest. Of older ones,
+# the last of each producer: a producer that writes little may retry late and is recognized, however
+# much others wrote meanwhile. The engine holds them beside the keys, so a copy of it has them too.
 
 Origin: TypeAlias = tuple[bytes, int]
 ORIGINS_MAX: Final = 100_000
-"""Of the latest, and as many of the older ones."""
+"""Bound on the latest ones, and on the older ones."""
 KEPT_OF_PRODUCER: Final = 64
 PURGED_MAX: Final = 10_000
-"""Of the older ones, those whose records are purged."""
+"""Bound on older ones whose records are purged."""
 _decoder = msgspec.msgpack.Decoder(tuple[bytes, int])
 
 
 class Origins:
-    """In memory; the functions below are what makes the engine follow."""
+    """The executed requests in memory; the functions below mirror them in the engine."""
 
     def __init__(self) -> None:
         self._sequences: dict[Origin, int] = {}
         self._older: deque[tuple[int, Origin]] = deque()
         self._latest: deque[tuple[int, Origin]] = deque()
         self._last: dict[bytes, int] = {}
-        """The largest number of each producer; some may be forgotten by now."""
+        """The largest number of each producer; it may be forgotten by now."""
         self._known: Counter[bytes] = Counter()
-        """How many are whose."""
+        """How many entries each producer has."""
         self._of_producer: Counter[bytes] = Counter()
-        """How many of the latest are whose."""
+        """How many of the latest entries each producer has."""
 
     @classmethod
     def load(cls, engine: KvEngine) -> "Origins":
@@ -290,10 +290,11 @@ class Origins:
         return self._sequences.get(origin)
 
     def last_number(self, producer: bytes) -> int | None:
-        """The largest one of a producer that is known; None where there is none."""
+        """Returns the largest known number of a producer; None if there is none."""
         last = self._last.get(producer)
         if last is not None and (producer, last) not in self._sequences:
-            # What came last of it is forgotten, which is rare: it is looked for when it is asked.
+            # The producer's last number is forgotten, which is rare: search for the largest one
+            # left.
             last = max(number for name, number in self._sequences if name == producer)
             self._last[producer] = last
         return last
@@ -311,7 +312,7 @@ class Origins:
             self._grow_old()
 
     def _grow_old(self) -> None:
-        """The first of the latest is that no more; it stays if its producer wrote little since."""
+        """Moves the oldest of the latest to the older ones; drops it if its producer has enough."""
         sequence, origin = self._latest.popleft()
         if self._one_less(origin[0]) >= KEPT_OF_PRODUCER:
             self._forget(sequence, origin)
@@ -327,7 +328,7 @@ class Origins:
         return left
 
     def forget_before(self, sequence: int) -> dict[int, Origin] | None:
-        """Their records are purged; those of them that stay, None where all do."""
+        """Drops entries of purged records; returns those that stay, None if none was dropped."""
         before = len(self._older) + len(self._latest)
         while self._latest and self._latest[0][0] < sequence:
             self._grow_old()
@@ -338,7 +339,7 @@ class Origins:
         return {place: origin for place, origin in self._older if place < sequence}
 
     def forget_after(self, sequence: int) -> None:
-        """Their records did not happen."""
+        """Drops entries behind a sequence: their records were cut."""
         while self._latest and self._latest[-1][0] > sequence:
             self._one_less(self._latest[-1][1][0])
             self._forget(*self._latest.pop())
@@ -355,12 +356,12 @@ class Origins:
 
 
 def mutation_of(origin: Origin, sequence: int) -> Mutation:
-    """What the engine has to note of a record's origin."""
+    """Returns the mutation that notes a record's origin."""
     return Put(_key(sequence), _encoder.encode(origin))
 
 
 def mutations_before(sequence: int, kept: Mapping[int, Origin]) -> list[Mutation]:
-    """Take those before a sequence out, but for those that are kept."""
+    """Returns mutations that remove the origins before a sequence, except the kept ones."""
     puts = [mutation_of(origin, place) for place, origin in kept.items()]
     return [DeleteRange(ORIGINS_START, _key(sequence)), *puts]
 
@@ -373,46 +374,46 @@ def _key(sequence: int) -> bytes:
     return ORIGINS_START + sequence.to_bytes(8, "big")
 
 
-# A partition's storage engine: records go into it in batches, each with how far it has got.
+# A partition's storage engine: records enter it in batches, each with how far it has got.
 #
-# A batch also holds the number of keys, when keys end, and the landmarks. To keep them exact, also
-# after a replay, the engine looks up what each key had before. On a table larger than memory each
-# of these may be a read of the disk. So the caller of many writes calls `look_up` and `fetch`
-# first, which read beside the loop. An engine of release 0.1.0 has no counts; it is counted bit by
-# bit, from its beginning on, and keys behind that place are left alone meanwhile.
+# A batch also holds the number of keys, when keys expire, and the landmarks. To keep them exact,
+# also after a replay, the engine looks up what each key had before. On a table larger than memory
+# each look-up may read the disk. So the caller of many writes calls `look_up` and `fetch` first,
+# which read off the loop. An engine of release 0.1.0 has no counts; it is counted bit by bit, from
+# its beginning on, and keys behind that place have no bookkeeping meanwhile.
 #
-# It only ever gets records whose binlog is synced, so that it is never ahead of what a crash leaves
-# of the binlog; whatever it lacks after a crash is rolled forward from there.
+# It only gets records whose binlog is synced, so it is never ahead of the binlog that a crash
+# leaves; whatever it lacks after a crash is rolled forward from there.
 
 NEVER_MS: Final = 1 << 63
 _WINDOW: Final = 512
-"""So many keys behind a landmark may be chosen by it: sixteen landmarks lead to a key, about."""
+"""A landmark stands for this many keys behind it: about sixteen landmarks lead to each key."""
 _WINDOW_BYTES: Final = 1 << 20
 _COUNTED_BYTES: Final = 4 << 20
-"""Of values that are looked at in one turn of the loop."""
+"""Bytes of values that are read in one turn of the loop."""
 _FETCHED_FIRST: Final = 16
 _FETCHED_MAX: Final = 512
-"""So many values at a time, as far as they are small."""
+"""Values fetched at a time, as long as they are small."""
 
 
 class PartitionEngine:
-    """The engine, what is in it, and what of that is surely on the disk."""
+    """An engine, its state, and how much of that is surely on the disk."""
 
     def __init__(self, engine: KvEngine) -> None:
         self._engine = engine
         stored = engine.get(STATE_KEY)
         self.state = _EMPTY if stored is None else decode_state(stored)
         self.next_ending_ms = 0
-        """No key that is counted ends before."""
-        # An engine that was just opened holds what its files hold.
+        """No counted key expires before."""
+        # A newly opened engine holds what its files hold.
         self.durable_sequence = self.state.sequence
         self.unflushed_bytes = 0
         self.damage: StoreDamaged | None = None
-        """What was found damaged since it was opened."""
-        # Key → who reads it beside the loop at the moment, each with what it must not miss.
+        """The damage found since it was opened."""
+        # Key → its running reads off the loop; each collects the values replaced meanwhile.
         self._readers: dict[bytes, list[dict[bytes, Value | None]]] = {}
-        # Place → when what is there ends (0: never), or None where nothing is: what was looked up
-        # for the writes that come next. Any write makes it void.
+        # Place → expiry of its value (0: never), or None without a value: looked up for the next
+        # writes. Any write makes it void.
         self._before: dict[bytes, int | None] = {}
         self._write_count = 0
 
@@ -429,9 +430,7 @@ class PartitionEngine:
             raise
 
     async def multi_get(self, keys: Sequence[bytes]) -> list[tuple[Value | None, bool]]:
-        """The values as of the moment of the call; each with whether it is what the engine still
-        has when the answer is there.
-        """
+        """Returns the values as of the call, each with whether the engine still has it."""
         replaced: dict[bytes, Value | None] = {}
         for key in keys:
             self._readers.setdefault(key, []).append(replaced)
@@ -455,8 +454,8 @@ class PartitionEngine:
         return values
 
     def look_up(self, keys: Iterable[bytes]) -> list[bytes]:
-        """What the keys of the next writes have so far, where memory tells; the places for `fetch`
-        where it does not.
+        """Looks up in memory what the keys of the next writes have. Returns the places that are not
+        in memory, for `fetch`.
         """
         before, counted_to = self._before, self.state.counted_to
         get_cached = self._engine.get_cached
@@ -471,7 +470,7 @@ class PartitionEngine:
         return cold
 
     async def fetch(self, places: Sequence[bytes]) -> None:
-        """Look up the rest beside the loop; what is written meanwhile ends it."""
+        """Looks up these places off the loop; any write meanwhile ends it."""
         at, count, write_count = 0, _FETCHED_FIRST, self._write_count
         while at < len(places):
             chosen = places[at : at + count]
@@ -485,12 +484,12 @@ class PartitionEngine:
             at += len(chosen)
             for place, stored in zip(chosen, found, strict=True):
                 self._before[place] = None if stored is None else expires_of(stored)
-            # Only then is it known how large they are.
+            # Their sizes are known only after reading.
             size = sum(len(stored) for stored in found if stored is not None)
             count = max(1, min(_FETCHED_MAX, _COUNTED_BYTES * len(chosen) // (size or 1)))
 
     def _forget_looked_up(self) -> dict[bytes, int | None]:
-        """Something is about to be written."""
+        """Takes the looked-up values, which a write is about to make stale."""
         before, self._before = self._before, {}
         self._write_count += 1
         return before
@@ -499,7 +498,7 @@ class PartitionEngine:
         return self._engine.scan(start, end)
 
     def apply(self, records: Sequence[BinlogRecord], *, now_ms: int) -> Mapping[bytes, KeyWrite]:
-        """Put consecutive records in, in one step; answers the latest write of each key."""
+        """Applies consecutive records in one step; returns the latest write of each key."""
         latest: dict[bytes, KeyWrite] = {}
         mutations: list[Mutation] = []
         flushes = False
@@ -523,9 +522,9 @@ class PartitionEngine:
         return latest
 
     async def rewind(self, after: int, values: Sequence[KeyWrite], until: BinlogPosition) -> None:
-        """Go back to a record, durably; the keys of later ones get values that no record here has.
+        """Goes back to a record, durably; the keys of later records get values from the master.
 
-        They are those of another past, and the two are one again from `until` on.
+        These values may be newer than the record; from `until` on the keys are of one moment again.
         """
         latest = {write.key: write for write in values}
         await self.fetch(self.look_up(latest))
@@ -540,7 +539,7 @@ class PartitionEngine:
         await self.flush()
 
     async def take_over(self, sequence: int, epochs: Sequence[EpochStart]) -> None:
-        """Check a copy of another replica's engine, and note what is known of it, durably."""
+        """Checks a copy of another replica's engine, and sets its state, durably."""
         if self.state.sequence != sequence:
             raise StoreDamaged(
                 f"the copy of a partition holds records up to {self.state.sequence}, not "
@@ -551,9 +550,10 @@ class PartitionEngine:
         await self.flush()
 
     async def split_off(self, sequence: int, slots: range) -> None:
-        """Be that of a partition which has some of the slots, and the records up to one; durably.
+        """Becomes the engine of a partition with these slots and the records up to a sequence;
+        durable.
 
-        This is a copy: the engine that it was made of may hold more records, of other slots.
+        Called on a copy: the original may hold more records, of other slots.
         """
         state = replace(
             self.state,
@@ -567,20 +567,20 @@ class PartitionEngine:
         await self.flush()
 
     async def begin_lacking(self, until: BinlogPosition) -> None:
-        """Be an empty one that lacks what came before a position, durably."""
+        """Becomes an empty engine that lacks everything before a position, durably."""
         self._write({}, [], replace(_EMPTY, repairing=until), now_ms=0, replaces_all=False)
         await self.flush()
 
     @property
     def is_counted(self) -> bool:
-        """Whether all keys are, and are found by when they end."""
+        """Whether all keys are counted, so that expired ones can be found."""
         return self.state.counted_to == DATA_END
 
     def count_some(self, pairs_max: int) -> None:
-        """Count on, by a bounded number of pairs."""
+        """Continues the count by a bounded number of pairs."""
         state = self.state
         mutations: list[Mutation] = []
-        if not state.counted_to:  # what may be there is of a time when it was not kept up
+        if not state.counted_to:  # entries may be left from a time when they were not maintained
             mutations.append(DeleteRange(ENDINGS_START, LANDMARKS_END))
         keys, size = state.keys if state.counted_to else 0, 0
         counted_to, first_ms = DATA_END, NEVER_MS
@@ -601,17 +601,17 @@ class PartitionEngine:
         self.next_ending_ms = min(self.next_ending_ms, first_ms)
 
     def ended(self, start: bytes, end: bytes, *, count: int) -> list[bytes]:
-        """Some of the endings between two of them."""
+        """Returns some of the endings between two of them."""
         return [stored for stored, _ in islice(self._engine.scan(start, end), count)]
 
     def note_next_ending(self) -> None:
-        """Look when the first key ends."""
+        """Looks up when the first key expires."""
         first = next(self._engine.scan(ENDINGS_START, ENDINGS_END), None)
         self.next_ending_ms = NEVER_MS if first is None else ending_of(first[0])[0]
 
     def random_key(self, source: random.Random) -> bytes | None:
-        """Each about as likely as any other: some keys behind a landmark, which is chosen by its
-        hash; None where there is none.
+        """Returns a key, each about as likely: one of some keys behind a landmark, which is chosen
+        by hash. None if there are no keys.
         """
         begin = DATA_START
         for start in (LANDMARKS_START + source.randbytes(8), LANDMARKS_START):
@@ -626,20 +626,20 @@ class PartitionEngine:
                 passed.append(place)
                 size += len(stored)
                 if not left or size > _WINDOW_BYTES:
-                    # Large values are not all passed by, for the sake of others.
+                    # Do not read past too many large values: it would block the loop.
                     return key_of(source.choice(passed) if left else place)
                 left -= 1
         return key_of(source.choice(passed)) if passed else None
 
     def own(self, slots: range) -> None:
-        """Keys of other slots are rubbish from now on; noted with the next batch."""
+        """Marks keys of other slots as garbage; stored with the next batch."""
         bounds = (slots.start, slots.stop)
         if self.state.has_all_of(slots) and self.state.slots != bounds:
             self.state = replace(self.state, slots=bounds, is_trimmed=False)
 
     def trim(self, slots: range, *, start: bytes, pairs_max: int) -> bytes | None:
-        """Take keys of other slots out, of a bounded number of pairs; where to go on, None at the
-        end.
+        """Removes keys of other slots, among a bounded number of pairs. Returns where to continue;
+        None at the end.
         """
         rubbish: list[bytes] = []
         mutations: list[Mutation] = []
@@ -663,12 +663,12 @@ class PartitionEngine:
         return go_on
 
     def forget_epochs(self, sequence: int) -> None:
-        """Those that ended before a sequence; noted with the next batch."""
+        """Forgets epochs that ended before a sequence; stored with the next batch."""
         epochs = epochs_from(self.state.epochs, sequence)
         self.state = replace(self.state, epochs=epochs)
 
     def forget_origins(self, before: int, kept: Mapping[int, Origin]) -> None:
-        """Those of records below a sequence, but for some."""
+        """Removes the origins of records below a sequence, except the kept ones."""
         self._engine.write_batch(mutations_before(before, kept))
 
     def _write(
@@ -719,7 +719,7 @@ class PartitionEngine:
         self.unflushed_bytes += written_bytes
 
     def _stored_end(self, place: bytes) -> int | None:
-        """When what is there ends (0: never); None where nothing is."""
+        """Returns when the value at a place expires (0: never); None if there is no value."""
         try:
             stored = self._engine.get(place)
         except StoreDamaged as error:
@@ -728,7 +728,7 @@ class PartitionEngine:
         return None if stored is None else expires_of(stored)
 
     def _put(self, mutations: list[Mutation], state: EngineState) -> None:
-        """In one step with how far that is."""
+        """Writes the mutations and the new state in one step."""
         mutations.append(Put(STATE_KEY, encode_state(state)))
         try:
             self._engine.write_batch(mutations)
@@ -738,7 +738,7 @@ class PartitionEngine:
         self.state = state
 
     def _keep_for_readers(self, keys: Sequence[bytes]) -> None:
-        """Values that are about to be replaced, for those who read them at the moment."""
+        """Saves values about to be replaced for the running reads of their keys."""
         for key in keys:
             readers = self._readers.get(key)
             if readers:
@@ -747,7 +747,7 @@ class PartitionEngine:
                     replaced.setdefault(key, value)
 
     async def flush(self) -> None:
-        """Everything in it so far is on the disk when this returns."""
+        """Returns once everything in the engine is on the disk."""
         sequence = self.state.sequence
         self.unflushed_bytes = 0
         await self._engine.flush()
@@ -761,11 +761,11 @@ class PartitionEngine:
 
 
 _EMPTY: Final = EngineState(counted_to=DATA_END)
-"""Of an engine without anything, and so without anything to be counted."""
+"""State of an empty engine, which has nothing to count."""
 
 
 def _no_longer(place: bytes, expires_ms: int) -> list[Mutation]:
-    """Besides the pair itself, what goes with a key that is counted."""
+    """Returns the mutations that go with deleting a counted key, besides the pair itself."""
     mark = landmark(place)
     places = [ending(expires_ms, place)] * bool(expires_ms) + [mark] * (mark is not None)
     return [Delete(each) for each in places if each is not None]

@@ -1,7 +1,7 @@
-"""Folders of a node's storage engines, and which one is a partition's.
+"""Folders of a node's storage engines, and the folder of each partition.
 
-An engine is a folder of its own. Which folder is a partition's stands in its group's state in the
-log, in one write with whatever else that changes; a folder that no state names is nobody's.
+Each engine has a folder of its own. The state of a partition's group in the log names its folder,
+and one write changes the name together with the rest. A folder that no state names is garbage.
 """
 
 from typing import Final, Protocol
@@ -17,45 +17,45 @@ from raftwood.zeppelin.slots import PARTITIONS_MAX
 
 VERSION: Final = 1
 ENGINES_FOLDER: Final = "engines"
-"""Where a node's engines are, in its data folder."""
+"""The folder of a node's engines, inside its data folder."""
 OWN_GROUP: Final = (1 << 63) - 1
-"""No partition's: its state is the node's own."""
+"""The group of no partition: its state is the node's own."""
 
 
 class Engines(Protocol):
     """Storage engines by the names of their folders."""
 
     def folder(self, name: str) -> str:
-        """The path of a folder."""
+        """Returns the path of a folder."""
         ...
 
     async def open(self, folder: str, *, is_read_only: bool = False) -> KvEngine:
         """Opens the engine in a folder, making both where they are missing.
 
-        One that is only read stays as it is on the disk.
+        A read-only engine is not changed on the disk.
         """
         ...
 
     async def remove(self, name: str) -> None:
-        """The folder and all in it; nothing where there is none."""
+        """Removes a folder and everything in it, if it exists."""
         ...
 
     async def names(self) -> list[str]:
-        """Of all folders, in order."""
+        """Returns the names of all folders, in order."""
         ...
 
 
 class HeldEngine(msgspec.Struct, frozen=True, array_like=True):
-    """What a group's state tells of the partition."""
+    """The state of a partition's group."""
 
     version: int
     table: str
     engine: str
-    """The name of its folder."""
+    """Name of its folder."""
 
 
 def group_of(partition: PartitionId) -> int:
-    """No two tables have one incarnation, so no two partitions ever have one group."""
+    """Returns a partition's group, unique because incarnations of tables are."""
     return partition.incarnation * PARTITIONS_MAX + partition.number
 
 
@@ -64,8 +64,8 @@ def partition_of(group: int) -> PartitionId:
 
 
 def first_engine(partition: PartitionId, *, epoch: int) -> str:
-    """Of a partition that a node has from an epoch on: another each time that it gets it, so that
-    nothing of an earlier time is ever taken for it.
+    """Names the folder of a partition that a node has from an epoch on. The epoch makes the name
+    new, so that an earlier engine is never mistaken for it.
     """
     return f"{partition.incarnation}-{partition.number}-{epoch}"
 
@@ -84,7 +84,7 @@ def decode_held(data: bytes, *, group: int) -> HeldEngine:
 
 
 class EngineFolders:
-    """Where the engine of one partition is."""
+    """Finds and replaces the engine of one partition."""
 
     def __init__(
         self, engines: Engines, log: SegmentLog, partition: PartitionId, held: HeldEngine
@@ -99,7 +99,7 @@ class EngineFolders:
         return self._engines.folder(self.held.engine)
 
     async def open(self, folder: str) -> KvEngine:
-        """Its own, or a copy that is to take its place."""
+        """Opens the partition's engine, or a copy that is to replace it."""
         if folder != self._engines.folder(_name(folder)):
             raise InvalidInput(
                 f"{folder} is not where engines are: put a copy into "
@@ -108,7 +108,7 @@ class EngineFolders:
         return await self._engines.open(folder)
 
     async def move(self, folder: str, *, sequence: int) -> None:
-        """From now on this is the engine, and the binlog begins behind a sequence; durable."""
+        """Makes a folder the partition's engine; the binlog begins behind a sequence. Durable."""
         group = group_of(self.partition)
         held = HeldEngine(VERSION, self.held.table, _name(folder))
         await self._log.commit(
@@ -117,7 +117,7 @@ class EngineFolders:
         self.held = held
 
     async def remove(self, folder: str) -> None:
-        """An engine that another one has taken the place of."""
+        """Removes an engine that was replaced."""
         await self._engines.remove(_name(folder))
 
 

@@ -1,6 +1,6 @@
-"""Expired keys are removed by the master in the background, so that they take no room for ever.
+"""Removes expired keys of masters in the background, so that they do not take room for ever.
 
-Their removal is a record like any other: replicas stay equal, whatever their clocks say.
+A removal is a record like any other, so replicas stay equal, whatever their clocks say.
 """
 
 import asyncio
@@ -14,17 +14,15 @@ from raftwood.zeppelin.records import KeyWrite
 
 PAUSE_S: Final = 0.1
 KEYS_MAX: Final = 500
-"""Looked at in one turn of the loop, which takes some milliseconds."""
+"""Keys read in one turn of the loop, which takes some milliseconds."""
 BUSY_TURNS_MAX: Final = 20
-"""Turns of one partition, while it has many that have expired, before the next one's."""
+"""Turns of one partition with many expired keys, before the next partition's."""
 _BUSY_KEYS: Final = KEYS_MAX // 4
 _log = get_logger("zeppelin")
 
 
 class ExpirySweep:
-    """Goes through all partitions that this node is the master of, again and again, and looks into
-    those where a key may have ended.
-    """
+    """Goes through the partitions that this node leads, again and again; removes expired keys."""
 
     def __init__(self, view: NodeView, clock: Clock) -> None:
         self._view = view
@@ -47,8 +45,8 @@ class ExpirySweep:
                 await self._sweep(table, copy)
 
     def _due(self, now_ms: int) -> list[tuple[str, PartitionCopy]]:
-        """What is served and has a key that may have ended: mostly nothing, in which case this is
-        all that is done.
+        """Returns the served partitions with keys that may have expired: usually none, and then the
+        sweep does nothing else.
         """
         due = [
             (table, copy)

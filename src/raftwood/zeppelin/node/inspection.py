@@ -1,8 +1,8 @@
-"""What `raftwood store check` verifies of a node of Zeppelin beside its log: the engines.
+"""Verifies the engines of a node of Zeppelin, for `raftwood store check`.
 
-The log names the engine of each partition, and has the records that the engine still lacks. All of
-an engine is read, by which its checksums are verified; nothing is changed. A damaged filter is not
-found: RocksDB does without it, and loses time but no key.
+The log names the engine of each partition, and has the records that the engine still lacks. The
+check reads the whole engine, which verifies its checksums, and changes nothing. It does not find a
+damaged filter: RocksDB works without it, only slower.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ _REMEDY: Final = (
 
 
 def is_node(content: FolderContent) -> bool:
-    """Whether there is a sign of a node: its folder of engines, or its own record."""
+    """Whether the folder is a node's: it has engines, or the node's own record."""
     if ENGINES_FOLDER in content.names:
         return True
     state = content.state(OWN_GROUP)
@@ -46,7 +46,7 @@ def is_node(content: FolderContent) -> bool:
 
 
 async def check_node(_: Environment, content: FolderContent, *, engines: Engines) -> Findings:
-    """The engines that the log names, each from its first key to its last."""
+    """Reads the engines that the log names, from the first key to the last."""
     identity = content.identity
     name = "a node of Zeppelin" if identity is None else f"kv node {identity.incarnation}"
     found = Findings(role=name, remedy=_REMEDY, names=(ENGINES_FOLDER,))
@@ -67,7 +67,8 @@ async def check_node(_: Environment, content: FolderContent, *, engines: Engines
         named.append(held.engine)
         folder = engines.folder(held.engine)
         if held.engine not in names:
-            # One that was never opened, or is rolled forward from the binlog's first record.
+            # An engine may be missing if it was never opened or is rebuilt from the binlog's first
+            # record.
             if index.head > 1:
                 reason = f"it is missing, and the binlog begins at record {index.head}"
                 found.damages.append(Damage(folder, None, reason))
@@ -82,7 +83,7 @@ async def check_node(_: Environment, content: FolderContent, *, engines: Engines
 
 
 async def _read_all(engines: Engines, folder: str, index: GroupIndex) -> int:
-    """How many keys there are; an error where one cannot be read, or the binlog does not fit."""
+    """Returns the number of keys; raises if one cannot be read, or the binlog does not fit."""
     engine = await engines.open(folder, is_read_only=True)
     try:
         pairs = 0

@@ -1,9 +1,9 @@
-"""`NodeMembership`: a node becomes what the meta server says, and tells it how far it is.
+"""`NodeMembership`: applies the meta server's topology to a node, and reports the node's progress.
 
-What changes is heard at once by a watch, and by each heartbeat's answer besides, which brings a
-lease: that counts only once the topology it came with is applied here. Which partitions the node
-has is on the disk before anything is done by it. Nothing is served before this run of the process
-was answered: what the node had before may be another's, or nobody's, by now.
+A watch brings changes at once; each heartbeat's answer brings them too, with a lease that counts
+only once the topology of that answer is applied here. The set of the node's partitions is on the
+disk before the node acts by it. The node serves nothing before the meta server has answered this
+run of the process: its former partitions may belong to another node by now, or to none.
 """
 
 import asyncio
@@ -38,30 +38,29 @@ from raftwood.zeppelin.replication.replicator import Replicator
 from raftwood.zeppelin.settings import ZeppelinMetaSettings
 
 _OPENED_AT_ONCE: Final = 4
-"""Partitions that are opened before heartbeats have their turn."""
+"""Partitions that are opened before the next heartbeat."""
 _HANDOVER_MS: Final = 50
-"""Between two heartbeats while writes wait for a hand-over that this node is a part of; what is new
-is told at once."""
+"""Heartbeat interval while writes wait for a hand-over of this node; news is sent at once."""
 _PAUSE: Final = Backoff(first_ms=250, longest_ms=250)
 LEAVING_S_MAX: Final = 20.0
-"""For so long a node that stops hands over what it is the master of."""
+"""How long a stopping node hands over its masters."""
 _NO_TAKER_S: Final = 1.0
-"""After so long without a hand-over nobody is there to take anything."""
+"""Without a hand-over for so long, no other node takes anything."""
 _LEAVING_STEP_S: Final = 0.02
 _TOLD_S: Final = 0.1
-"""Whoever waited for the end of a hand-over is told by then where to go."""
+"""Time for clients that waited for a hand-over to learn the new address."""
 _log = get_logger("zeppelin")
 
 
 class NodeRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the meta server is told of a node."""
+    """What a node registers at the meta server."""
 
     addresses: NodeAddresses
     failure_domain: str
 
 
 class NodeMembership:
-    """Use `start`, and `close` when done."""
+    """The membership of one node; call `start`, and `close` when done."""
 
     def __init__(
         self,
@@ -85,27 +84,27 @@ class NodeMembership:
         self._unusable: dict[PartitionId, str] = {}
         """Partitions that could not be opened, and why."""
         self._damaged: dict[PartitionId, None] = {}
-        """Those of them whose data is bad: it is taken anew from their masters."""
+        """Those of them with bad data, which masters' copies replace."""
         self._changing = asyncio.Lock()
         self._is_due = asyncio.Event()
-        """A heartbeat has something to tell."""
+        """Set when a heartbeat has news."""
         replicator.tell_soon = self._is_due.set
         self._is_missing = asyncio.Event()
-        """Partitions are to be opened."""
+        """Set when partitions are to be opened."""
         self._is_leaving = False
         self._is_unfinished = False
-        """The topology is known, and something of it has failed."""
+        """The topology is known, but applying it failed in part."""
         self._tasks: list[asyncio.Task[None]] = []
         self._flushing: asyncio.Task[None] | None = None
         self.applied_epoch = EPOCH_NONE
-        """Everything is here as it was at this epoch."""
+        """All of the topology of this epoch is applied here."""
         self._moment: LeaderMoment | None = None
-        """When the meta server answered last, by its own clock."""
+        """The meta server's own time in its last answer."""
         self._refusal = "it has not heard from the meta server yet"
 
     @property
     def topology(self) -> Topology:
-        """As it is known here, applied or not."""
+        """The topology as known here, applied or not."""
         return self._view.topology
 
     @property
@@ -113,7 +112,7 @@ class NodeMembership:
         return self._store.id
 
     def problem(self) -> str:
-        """Why it is of little use at the moment; empty where it is not."""
+        """Why the node is of little use at the moment; empty if it works."""
         if self._refusal:
             return self._refusal
         for reason in self._unusable.values():
@@ -121,7 +120,7 @@ class NodeMembership:
         return ""
 
     async def start(self) -> None:
-        """Returns once the meta server has answered, and what it said is done."""
+        """Returns once the meta server has answered, and its topology is applied."""
         await self._open(sorted(self._store.held()))
         await self._begin()
         self._run(self._send_heartbeats(), "heartbeats")
@@ -146,7 +145,7 @@ class NodeMembership:
             await asyncio.sleep(_PAUSE.delay_s(0, self._environment.random))
 
     async def leave(self) -> None:
-        """Hand over what this node is the master of, as far as others can take it."""
+        """Hands over the partitions that this node leads, as far as others can take them."""
         loop = asyncio.get_running_loop()
         self._is_leaving = True
         self._is_due.set()
@@ -162,7 +161,7 @@ class NodeMembership:
         await asyncio.sleep(_TOLD_S)
 
     def _to_hand_over(self) -> int:
-        """How many partitions this node is the master of that have a slave which is up."""
+        """Returns how many partitions this node leads that have a slave which is up."""
         topology = self._view.topology
         return sum(
             known.master == self.node and any(topology.nodes[each].is_up for each in known.slaves)
@@ -177,7 +176,7 @@ class NodeMembership:
         if tasks:
             await asyncio.wait(tasks)
 
-    # Telling.
+    # Reporting.
 
     async def _register(self) -> None:
         registration = self._registration
@@ -243,7 +242,7 @@ class NodeMembership:
         lease = await self._meta.heartbeat(heartbeat, timeout_ms=self._timeout_ms)
         self._moment = lease.moment
         if lease.delta.epoch < seen_epoch:
-            # Tables that it does not know may well be those that this node has.
+            # An older meta server may not know tables that this node has: do not drop them.
             raise Unavailable(
                 f"the meta server is at epoch {lease.delta.epoch}, and this node has seen "
                 f"{seen_epoch}: nothing is served or removed; give the meta server its state back, "
@@ -263,7 +262,7 @@ class NodeMembership:
         offsets = []
         for partition, replica in self._replicator.replicas.items():
             if replica.store.repairing == LOST:
-                continue  # what it has had, nobody knows: it is the same as one that is not open
+                continue  # an unusable store counts like one that is not open
             report = replica.report()
             offsets.append(
                 ReplicaOffset(
@@ -287,7 +286,7 @@ class NodeMembership:
             _log.warning("no word from the meta server", node=self.node, reason=refusal)
         self._refusal = refusal
 
-    # Becoming.
+    # Applying.
 
     async def _watch(self) -> None:
         while True:
@@ -311,13 +310,13 @@ class NodeMembership:
         wanted = _partitions_of(self.node, topology)
         stays = {each: store for each, store in self._stores.items() if each in wanted}
         if len(stays) < len(self._stores):
-            # What is about to be removed is used by nobody any more.
+            # Replicas stop using stores before the stores are removed.
             await self._replicator.apply(self._view.topology, stays)
             self._stores = stays
         self._unusable = {each: why for each, why in self._unusable.items() if each in wanted}
         self._damaged = {each: None for each in self._damaged if each in wanted}
         tables = {each: name for each, (name, _) in wanted.items()}
-        # Those that are split off, before what they are made of goes on at another epoch.
+        # Split partitions before the parent moves on to another epoch.
         splits = {each: split for each, split in _splits(topology).items() if each in wanted}
         self._unusable |= await self._store.hold(tables, epoch=topology.epoch, splits=splits)
         held = self._store.held()
@@ -326,7 +325,7 @@ class NodeMembership:
         await self._use()
 
     async def _use(self) -> None:
-        """Be what the topology says, with all that is open."""
+        """Applies the topology to all open partitions."""
         self._is_unfinished = True
         topology = self._view.topology
         await self._begin_damaged_anew(topology)
@@ -350,10 +349,10 @@ class NodeMembership:
             self._is_due.set()
 
     def _mendable(self, topology: Topology) -> list[PartitionId]:
-        """Partitions with bad data here that another node is the master of.
+        """Returns the partitions with bad data here that another node leads.
 
-        Not before: while this node is their master, or there is none, what is here may be the most
-        that anybody has, and somebody may want to look at it.
+        Only these: if this node leads a partition, or no node does, the bad data may be the best
+        copy, and an operator may want to look at it.
         """
         found = [each for each, store in self._stores.items() if store.engine.damage is not None]
         if not (found or self._damaged):
@@ -369,7 +368,7 @@ class NodeMembership:
     async def _begin_damaged_anew(self, topology: Topology) -> None:
         mendable = self._mendable(topology)
         if any(each in self._stores for each in mendable):
-            # What is about to be replaced is used by nobody any more.
+            # Replicas stop using stores before the stores are replaced.
             for partition in mendable:
                 self._stores.pop(partition, None)
             await self._replicator.apply(topology, self._stores)
@@ -380,7 +379,7 @@ class NodeMembership:
             self._damaged.pop(partition, None)
 
     def _prepare_splits(self) -> None:
-        """What is about to be split is copied sooner where its engine has little to flush."""
+        """Flushes the engine of a partition that is about to split, so that its copy is quick."""
         stores = [
             self._stores[partition]
             for table in self._view.topology.tables.values()
@@ -400,7 +399,7 @@ class NodeMembership:
         ]
 
     async def _open_missing(self) -> None:
-        """Some at a time, so that the lease is kept meanwhile."""
+        """Opens missing partitions, some at a time, so that heartbeats keep the lease."""
         while True:
             await self._is_missing.wait()
             self._is_missing.clear()
@@ -409,7 +408,7 @@ class NodeMembership:
                     await self._open(self._missing()[:_OPENED_AT_ONCE])
                     await self._use()
             except RaftwoodError as error:
-                # The next heartbeat's answer makes what is unfinished be tried again.
+                # The next heartbeat's answer retries.
                 _log.warning("not all is used yet", node=self.node, reason=error.message)
 
     async def _open(self, partitions: list[PartitionId]) -> None:
@@ -424,7 +423,7 @@ class NodeMembership:
 
 
 def _partitions_of(node: NodeId, topology: Topology) -> dict[PartitionId, tuple[str, TableConfig]]:
-    """Those that a node has, with their tables' names and settings."""
+    """Returns a node's partitions, with their tables' names and settings."""
     return {
         PartitionId(table.incarnation, number): (table.name, table.config)
         for table in topology.tables.values()
@@ -442,7 +441,7 @@ async def _flush(stores: list[StoredPartition]) -> None:
 
 
 def _splits(topology: Topology) -> dict[PartitionId, Split]:
-    """What was split off what, in all tables."""
+    """Returns the splits of all tables, by new partition."""
     return {
         PartitionId(table.incarnation, number): Split(
             PartitionId(table.incarnation, each.parent.number),

@@ -1,12 +1,12 @@
-"""Reading a partition: what is in memory comes before what its engine holds.
+"""Reads a partition: values in memory come before those in its engine.
 
-`Overlay` has in memory all writes that the engine has not got yet, and recent values. The first are
+`Overlay` holds in memory all writes that the engine lacks so far, and recent values. The first are
 needed for correctness: a client that reads what it has just written must see it, and the engine
 gets it only once it is synced. A value is kept as the write that made it; one without data says
-that there is no such key. Recent values are in two generations. What is written or used goes into
-the young one; once that is full it becomes the old one, and what was not used since is forgotten
-with the one before: a few at a time, since freeing hundreds of thousands of them would stop the
-loop (`test_what_a_cache_forgets_is_freed_before_the_next_generation_is_full`).
+that there is no such key. Recent values are in two generations. Written and used values go into the
+young one. Once it is full it becomes the old one, and the former old one is forgotten: a few values
+at a time, since freeing hundreds of thousands of them would stop the loop
+(`test_what_a_cache_forgets_is_freed_before_the_next_generation_is_full`).
 """
 
 import asyncio
@@ -35,13 +35,14 @@ from raftwood.zeppelin.records import BinlogReaders, KeyWrite, Value
 from raftwood.zeppelin.slots import slot_of
 
 _OBJECT_BYTES: Final = 250
-"""About what a key and its value take besides their bytes."""
+"""Estimated memory of a key and its value besides their bytes."""
 _FREED_PER_OBJECT: Final = 2
-"""How many are freed for each that comes: all are gone before the next generation is full."""
+"""Values freed for each that is added: all are gone before the next generation is full."""
 
 
 class Overlay:
-    """For any key the first value found counts: young, unapplied, old, then the engine.
+    """Values in memory. For any key the first value found counts: young, unapplied, old, then the
+    engine.
 
     Old comes behind unapplied: a value that was read long ago must not hide a later write.
     """
@@ -51,17 +52,16 @@ class Overlay:
         self.young: dict[bytes, KeyWrite] = {}
         """Always the same dictionary: code that reads many keys looks here first."""
         self.flush_sequence = 0
-        """The sequence of the last flush that the engine has not got; 0: none. Until it has, what
-        the engine holds must not be read.
-        """
+        """The sequence of the last flush that the engine lacks; 0: none. Until the engine has it,
+        the engine's values must not be read."""
         self.cache_bytes_max = cache_bytes_max
         self._old: dict[bytes, KeyWrite] = {}
         self._forgotten: dict[bytes, KeyWrite] = {}
-        """Values that are not looked up any more, and still have to be freed."""
+        """Values that reads no longer find, and that still have to be freed."""
         self._young_bytes = 0
 
     def find(self, key: bytes) -> KeyWrite | None:
-        """The write that made a key's value; None where the engine has to be asked."""
+        """Returns the write that made a key's value; None if the engine has to be asked."""
         found = self.young.get(key) or self.unapplied.get(key)
         if found is not None:
             return found
@@ -79,12 +79,12 @@ class Overlay:
             unapplied[write.key] = young[write.key] = write
 
     def flush(self, sequence: int) -> None:
-        """Takes the values of all keys away."""
+        """Deletes the values of all keys."""
         self.forget_all()
         self.flush_sequence = sequence
 
     def applied(self, writes: Iterable[KeyWrite], *, sequence: int) -> None:
-        """The engine has these, the latest of each key up to a sequence."""
+        """Notes that the engine has these writes, the latest of each key up to a sequence."""
         if self.flush_sequence > sequence:
             return  # A later flush has removed all of them from memory.
         self.flush_sequence = 0
@@ -101,7 +101,7 @@ class Overlay:
         self.grow(_OBJECT_BYTES + len(write.key) + len(write.data or b""))
 
     def grow(self, size: int) -> None:
-        """Counts so many bytes more for the young generation."""
+        """Counts bytes for the young generation; starts a new one when it is full."""
         self._young_bytes += size
         if self._forgotten:
             self._free(_FREED_PER_OBJECT * (1 + size // _OBJECT_BYTES))
@@ -123,7 +123,7 @@ class Overlay:
         self.flush_sequence = 0
 
 
-# A scan over what an engine holds and what it has not got yet.
+# A scan over an engine's pairs and the writes that it lacks so far.
 
 
 def merged(
@@ -134,10 +134,10 @@ def merged(
     end: bytes,
     now_ms: int,
 ) -> Iterator[tuple[bytes, Value]]:
-    """Pairs in the engine's order, as they are now; what is unapplied comes before what is stored.
+    """Yields pairs in the engine's order, as of now; unapplied writes replace stored values.
 
     Both are of the moment of the call, even if keys are written before the last pair is asked for:
-    a scan that saw half of a later transaction would tell what never was.
+    a scan that saw half of a later transaction would return what never was.
     """
     places = ((engine_key(key), write) for key, write in unapplied.items())
     newer = sorted((place for place in places if start <= place[0] < end), key=_place)
@@ -174,10 +174,9 @@ def _place(entry: tuple[bytes, KeyWrite]) -> bytes:
 
 # Which keys of its engine belong to a partition that was split (docs/decisions/0025).
 #
-# The engines of both begin as copies of the one's, and so each has keys of the other at first.
-# Reads leave those out, and they are removed bit by bit on each node by itself. Not by the binlog:
-# the removal of half the keys would be as many records, and what replicas hold of other slots does
-# not matter to anybody.
+# The engines of both halves begin as copies of one, so each has keys of the other at first. Reads
+# skip those, and each node removes them bit by bit by itself. Not by the binlog: removing half the
+# keys would take as many records, and a replica's keys of other slots never reach a client.
 
 
 class KeyShare(msgspec.Struct, frozen=True):
@@ -190,7 +189,7 @@ class KeyShare(msgspec.Struct, frozen=True):
 
 
 def shares_of(table: Table) -> dict[int, KeyShare]:
-    """The shares by number; a partition that was never split has none, and owns all its keys."""
+    """Returns the shares by number; a partition that was never split owns all its keys."""
     begins: dict[int, int] = {}
     for number, each in enumerate(table.partitions):
         if each.parent is not None:
@@ -199,11 +198,11 @@ def shares_of(table: Table) -> dict[int, KeyShare]:
     return {number: KeyShare(table.slots_of(number), last) for number, last in begins.items()}
 
 
-# Reading a partition: what is in memory comes before what its engine holds.
+# Reads a partition: values in memory come before those in its engine.
 
 _TRIES: Final = 8
 _FEW: Final = 256
-"""How many keys one is chosen from where guessing found none."""
+"""Number of keys to choose one from, if guessing found none."""
 
 
 class ReadablePartition:
@@ -231,7 +230,7 @@ class ReadablePartition:
         return _living_value(found, now_ms)
 
     def multi_get_cached(self, keys: Sequence[bytes], *, now_ms: int) -> list[Value | None] | None:
-        """As `multi_get`, at once, or None where the engine must be asked."""
+        """Like `multi_get`, at once; None if the engine must be asked."""
         values: list[Value | None] = []
         for found in map(self.overlay.find, keys):
             if found is None:
@@ -247,8 +246,8 @@ class ReadablePartition:
         if cold:
             for key, (value, is_current) in zip(cold, await engine.multi_get(cold), strict=True):
                 found[key] = _as_write(key, value)
-                # The disk was read beside the loop: the key may have been written, or the engine
-                # replaced, meanwhile. What was read answers this call, and must not be kept
+                # The disk was read off the loop: the key may have been written, or the engine
+                # replaced, meanwhile. The value answers this call, and must not be kept
                 # (`test_what_is_written_beside_a_fetch_makes_it_void`).
                 if is_current and engine is self.engine and overlay.find(key) is None:
                     overlay.keep(found[key])
@@ -269,7 +268,7 @@ class ReadablePartition:
         return found if slots is None else (each for each in found if slot_of(each[0]) in slots)
 
     def _own_slots(self) -> range | None:
-        """The slots to keep to; None where no keys of other slots are left."""
+        """The slots to filter by; None if no keys of other slots are left."""
         return None if self.share is None or self.engine.state.is_trimmed else self.share.slots
 
     @property
@@ -277,10 +276,10 @@ class ReadablePartition:
         return self.engine.next_ending_ms
 
     def expired(self, *, now_ms: int, keys_max: int) -> list[bytes]:
-        """Some keys that have expired and take room, for the master to commit their removal.
+        """Returns some expired keys that take room; the master then commits their removal.
 
         The master commits it, so that all replicas remove the same keys at the same record. Looks
-        at a bounded number of keys, on from where the last call ended.
+        at a bounded number of keys, starting where the last call ended.
         """
         keys: list[bytes] = []
         if self.overlay.flush_sequence:
@@ -318,7 +317,7 @@ class ReadablePartition:
 
 
 def _as_write(key: bytes, value: Value | None) -> KeyWrite:
-    """A value in the form in which the overlay keeps it."""
+    """Returns a value in the form in which the overlay keeps it."""
     return KeyWrite(key, None) if value is None else KeyWrite(key, value.data, value.expires_ms)
 
 
@@ -327,42 +326,42 @@ def _living_value(found: KeyWrite, now_ms: int) -> Value | None:
     return None if data is None or 0 < expires_ms <= now_ms else Value(data, expires_ms)
 
 
-# A partition that was split: which keys are its own, and how the others are removed.
+# A partition that was split: its own keys, and the removal of the others.
 
 _PAIRS: Final = 500
-"""Pairs that one turn of the loop looks at, for keys that are another partition's."""
+"""Pairs that one turn of the loop checks for other partitions' keys."""
 _TURNS: Final = 40
 """Turns in each call of `trim`."""
 
 
 class TrimmedPartition(ReadablePartition):
-    """What a split adds to `PartitionStore`: see `KeyShare`."""
+    """Adds splits to `ReadablePartition`: see `KeyShare`."""
 
     def __init__(self, engine: PartitionEngine, overlay: Overlay) -> None:
         super().__init__(engine, overlay)
         self._trimmed_to = DATA_START
 
     def own(self, share: KeyShare | None) -> None:
-        """Shows keys of these slots alone from now on, and removes others when there is time."""
+        """Shows only keys of these slots from now on; `trim` removes the others later."""
         if share != self.share:
             self.share, self._trimmed_to = share, DATA_START
         if share is not None:
             self.engine.own(share.slots)
 
     def trim_anew(self) -> None:
-        """Begins to look for other partitions' keys again: the engine is another, or has other
-        keys."""
+        """Restarts `trim`: the engine was replaced, or has got other keys."""
         self._trimmed_to = DATA_START
         self.own(self.share)
 
     def own_of(self, values: Sequence[KeyWrite]) -> Sequence[KeyWrite]:
-        """The repaired values of own slots: for other slots the master may have removed its values
-        already, and its "no such key" says nothing."""
+        """Returns the repaired values of own slots. For other slots the master may have removed its
+        values already, so its "no such key" proves nothing.
+        """
         share = self.share
         return [each for each in values if share is None or slot_of(each.key) in share.slots]
 
     async def trim(self, may_trim: Callable[[], bool]) -> None:
-        """Removes some of the keys that are another partition's."""
+        """Removes some of the keys that belong to another partition."""
         share, engine = self.share, self.engine
         for _ in range(_TURNS):
             if share is None or share != self.share or engine is not self.engine:

@@ -1,4 +1,4 @@
-"""`ServedCopies`: what clients see of a node, by its topology, its replicas and its lease."""
+"""`ServedCopies`: the copies that clients may use, by the node's topology, replicas and lease."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ _NEVER_NS: Final = 1 << 63
 class ServedCopies:
     """Implements `NodeView`.
 
-    What may be done with a copy is noted whenever it changes, so that a turn of the loop costs one
-    look at the clock: only a lease ends without anybody saying so.
+    A change of a replica updates its copy at once, so a turn of the loop only looks at the clock:
+    only the end of a lease comes without a notification.
     """
 
     def __init__(self, node_id: NodeId, clock: Clock, lease: ServingLease) -> None:
@@ -27,15 +27,15 @@ class ServedCopies:
         self._clock = clock
         self.lease = lease
         self._lease_end_ns = _NEVER_NS
-        """When the lease ends by which the copies are what they are."""
+        """End of the lease that the copies are based on."""
         self._is_noted = False
-        """All copies were noted by a lease that was on."""
+        """All copies were updated while the lease was on."""
         self._replicas: dict[PartitionId, PartitionReplica] = {}
         self._copies: dict[PartitionId, PartitionCopy] = {}
         self._tables: dict[str, list[PartitionCopy | None]] = {}
-        """By place."""
+        """The copies of each table, by place."""
         self._news = asyncio.Event()
-        """Set, and replaced, whenever something has changed."""
+        """Set and replaced at each change."""
 
     @property
     def has_lease(self) -> bool:
@@ -51,10 +51,10 @@ class ServedCopies:
             self.lease_changed()
         return self._tables.get(table, ())
 
-    # For whoever assembles the node.
+    # Called by the node's other parts.
 
     def learn(self, topology: Topology, replicas: Mapping[PartitionId, PartitionReplica]) -> None:
-        """This is the topology now, and there are no other replicas than these."""
+        """Takes a new topology, and the replicas; copies of all other replicas go."""
         self.topology = topology
         for partition in [each for each in self._copies if each not in replicas]:
             del self._copies[partition], self._replicas[partition]
@@ -67,7 +67,7 @@ class ServedCopies:
         self._tell()
 
     def replica_changed(self, replica: PartitionReplica) -> None:
-        """Something else may be done with a replica: by the time this returns, it is so."""
+        """Updates the copy of a replica, before this returns."""
         partition = replica.partition
         copy = self._copies.get(partition)
         if copy is None or copy.acks is not replica.acks or copy.store is not replica.store:
@@ -85,13 +85,13 @@ class ServedCopies:
         self._tell()
 
     def lease_changed(self) -> None:
-        """It has ended, or was renewed."""
+        """Updates all copies once the lease has ended or was renewed."""
         now_ns = self._clock.monotonic_ns()
         is_on = self.lease.is_on(now_ns)
         was_on, self._is_noted = self._is_noted and now_ns < self._lease_end_ns, is_on
         self._lease_end_ns = self.lease.until_ns if is_on else _NEVER_NS
         if was_on and is_on:
-            return  # it was on all the time: what was noted is so still
+            return  # the lease was on all the time: the copies are up to date
         for partition, copy in self._copies.items():
             _note(copy, self._replicas[partition])
         self._tell()

@@ -1,6 +1,6 @@
 """`NodeServer`: a node on the network, with its data folder and its place in the cluster.
 
-Takes all it needs from its arguments, so that it runs in simulation as well.
+It gets its environment from its arguments, so that it runs in simulation too.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _WILDCARDS: Final = ("0.0.0.0", "::", "*")  # noqa: S104  they are refused
 
 
 class NodeServer:
-    """Use `start`, and `close` when done; the client of the meta server stays its owner's."""
+    """A whole node. Call `start`, and `close` when done; the caller closes the meta client."""
 
     def __init__(
         self, admin: AdminService, addresses: NodeAddresses, stack: AsyncExitStack
@@ -58,9 +58,10 @@ class NodeServer:
         log_settings: LogSettings | None = None,
         metrics: Metrics | None = None,
     ) -> "NodeServer":
-        """Open the folder, listen, and take the place that the meta server gives to the node.
+        """Opens the folder, listens, and joins the cluster.
 
-        Returns once it is there, however long that takes. `engines` are RocksDBs by default.
+        Returns once the meta server's topology is applied, however long that takes. `engines` are
+        RocksDBs by default.
         """
         stack = AsyncExitStack()
         try:
@@ -156,15 +157,15 @@ class NodeServer:
 
     @property
     def address(self) -> str:
-        """Where clients of Redis are served."""
+        """The address for clients of Redis."""
         return self.addresses.data
 
     def problem(self) -> str:
-        """Why it is of little use at the moment; empty where it is."""
+        """Why the node is of little use at the moment; empty if it works."""
         return self.admin.membership.problem()
 
     async def close(self) -> None:
-        """Hand over to others what they can take, serve nobody any more, and make all durable."""
+        """Hands over to other nodes, stops serving, and makes everything durable."""
         await self.admin.membership.leave()
         await self._stack.aclose()
 
@@ -173,7 +174,8 @@ def _rocksdb(folder: str, settings: StoreSettings) -> RocksFolders:
     return RocksFolders(
         f"{folder}/{ENGINES_FOLDER}",
         cache_bytes=settings.engine_cache_bytes,
-        # Flushes are asked for by then, so that it hardly ever makes writes wait.
+        # Twice the flush size: a flush starts before the buffer is full, so writes hardly ever
+        # wait.
         write_buffer_bytes=2 * settings.flush_bytes,
     )
 
@@ -187,7 +189,7 @@ class _Listening(msgspec.Struct, frozen=True):
     tls: ServerTls | None
 
     async def on(self, address: str, setting: str, listener: _Listener) -> str:
-        """Listen; the address that others are told."""
+        """Listens; returns the address that others connect to."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         named = self.advertise_host or host

@@ -1,17 +1,16 @@
-"""`NodeStore`: all that a node keeps in its data folder.
+"""`NodeStore`: a node's data folder.
 
-    LOCK, IDENTITY, log/          as in any store (`disk/folder`)
+    LOCK, IDENTITY, log/          as in any store (`disk/store`)
     engines/TABLE-NUMBER-COPY     the engine of a partition, TABLE being the table's incarnation
 
-Which partitions the node has stands in the log, in one write with the epoch that said so. So after
-a crash it has what it had, or what it was told, and an engine that the log does not name is removed
-before anything is served. `open_partition` rolls an engine forward from the binlog.
+The log holds the node's partitions, in one write with the topology's epoch. So after a crash the
+node has the old set or the new one. An engine that the log does not name is removed before the node
+serves. `open_partition` rolls an engine forward from the binlog.
 
 `split_off` makes the engine of a partition that is split off another one: a copy that shares its
-files. A replica that is behind, or that has other records at its end, gives one that is so, too:
-both partitions are then as far as the one was on this node, and their masters know what they lack.
-Only where some slots are not here as records left them, the new one begins without anything, and
-takes a whole copy before it counts.
+files. The copy of a replica that lags or has diverged is in the same state, and the masters of both
+partitions know what is missing. Only if this replica lacks keys of the new slots does the new
+partition begin empty, and takes a whole copy before it counts.
 """
 
 import asyncio
@@ -66,7 +65,7 @@ async def open_partition(
     settings: StoreSettings,
     engine: PartitionEngine | None = None,
 ) -> StoredPartition:
-    """`StoreDamaged` where engine and binlog do not fit together; `engine` may be open already."""
+    """Opens a partition; `StoreDamaged` if engine and binlog do not fit. `engine` may be open."""
     if engine is None:
         engine = PartitionEngine(await home.open(home.folder))
     try:
@@ -88,7 +87,9 @@ async def open_partition(
 async def _roll_forward(
     engine: PartitionEngine, binlog: Binlog, *, name: str, group: int, clock: Clock
 ) -> None:
-    """Opening the log has made durable what was found of it, so the engine stays behind it."""
+    """Applies the binlog to the engine. The opened log is durable, so the engine stays behind
+    it.
+    """
     log = binlog.log
     bounds = log.bounds(group)
     if not bounds.head - 1 <= engine.state.sequence < bounds.next_index:
@@ -110,7 +111,7 @@ async def _roll_forward(
 async def split_off(
     parent: StoredPartition, engines: Engines, name: str, *, at: BinlogPosition, slots: range
 ) -> PartitionEngine:
-    """Make an engine, durably; it is open. `at` is the last record that both have."""
+    """Makes an engine, durably, and opens it. `at` is the last record that both halves have."""
     folder = engines.folder(name)
     if parent.engine.state.has_all_of(slots):
         await parent.checkpoint(folder)
@@ -125,10 +126,10 @@ async def split_off(
 
 
 async def _is_half(engine: PartitionEngine, at: BinlogPosition, slots: range) -> bool:
-    """Make a copy the half that has some slots; False where it does not have all of that."""
+    """Turns a copy into the half with these slots; False if the copy does not have all of them."""
     state = engine.state
     has_passed = contains(state.epochs, state.sequence, at)
-    # A flush behind it took keys along that were not the parent's any more.
+    # A later flush in the copy also deleted keys that the parent no longer owned.
     if not state.has_all_of(slots) or (has_passed and state.flushed > at.sequence):
         return False
     await engine.split_off(at.sequence if has_passed else state.sequence, slots)
@@ -137,7 +138,7 @@ async def _is_half(engine: PartitionEngine, at: BinlogPosition, slots: range) ->
 
 @asynccontextmanager
 async def _opened(engines: Engines, folder: str) -> AsyncIterator[PartitionEngine]:
-    """Closed where something fails."""
+    """Opens an engine; closes it if the block fails."""
     engine = PartitionEngine(await engines.open(folder))
     try:
         yield engine
@@ -147,7 +148,7 @@ async def _opened(engines: Engines, folder: str) -> AsyncIterator[PartitionEngin
 
 
 _NUMBER: Final = 0
-"""The folder's stamp names a store by number, and a node has none."""
+"""Number of the store in the folder's stamp; nodes have no such number."""
 _MAINTAIN_S: Final = 1.0
 REMEDY: Final = (
     "the other replicas have what this node had: start it with an empty zeppelin_node.data_folder, "
@@ -158,7 +159,7 @@ _log = get_logger("zeppelin")
 
 
 class Split(msgspec.Struct, frozen=True):
-    """Of what a new partition is a part, up to which record, and of which slots."""
+    """A new partition's parent, the last record that both share, and the new one's slots."""
 
     parent: PartitionId
     at: BinlogPosition
@@ -166,7 +167,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class NodeStore:
-    """Use `open`, and `close` when done. Everything runs on one event loop."""
+    """The partitions of a node, on one event loop. Call `open`, and `close` when done."""
 
     def __init__(
         self, environment: Environment, store: Store, engines: Engines, settings: StoreSettings
@@ -179,14 +180,13 @@ class NodeStore:
         self._homes: dict[PartitionId, EngineFolders] = {}
         self._open: dict[PartitionId, StoredPartition] = {}
         self._split: dict[PartitionId, PartitionEngine] = {}
-        """Engines of partitions that were just split off: clients wait for them, so they stay open
-        until they are used."""
+        """Engines of partitions that just split off, open until used, because clients wait."""
         self._left: list[str] = []
-        """Engines of partitions that it had, which are still to be removed."""
+        """Engines of former partitions, still to be removed."""
         self.epoch = EPOCH_NONE
-        """The last one that was applied here."""
+        """The last topology epoch that was applied here."""
         self.boot = 0
-        """How often the folder was opened, this time too."""
+        """How often the folder was opened, this time included."""
         for group in store.log.groups():
             state = store.log.state(group)
             if group == OWN_GROUP and state is not None:
@@ -198,7 +198,7 @@ class NodeStore:
 
     @property
     def is_behind(self) -> bool:
-        """So much waits for the disk that less should be written for a moment."""
+        """Whether so much waits for the disk that clients should write less for a moment."""
         return self._binlog.is_behind
 
     def _add(self, partition: PartitionId, held: HeldEngine) -> None:
@@ -215,7 +215,7 @@ class NodeStore:
         settings: StoreSettings | None = None,
         log_settings: LogSettings | None = None,
     ) -> "NodeStore":
-        """Open the node's folder, or begin a new one; no partition is open yet."""
+        """Opens the node's folder, or begins a new one; no partition is open yet."""
         try:
             store = await Store.open(
                 environment, folder, cluster=cluster, store=_NUMBER, settings=log_settings
@@ -236,15 +236,15 @@ class NodeStore:
 
     @property
     def id(self) -> NodeId:
-        """Drawn when the folder was made: a wiped one is another node."""
+        """Drawn when the folder was made: a wiped node is another node."""
         return NodeId(self._store.identity.incarnation)
 
     def statistics(self) -> LogStatistics:
-        """Of the log of all partitions."""
+        """Statistics of the log of all partitions."""
         return self._store.log.statistics()
 
     def held(self) -> dict[PartitionId, str]:
-        """The partitions that it has, each with its table's name."""
+        """The node's partitions, each with its table's name."""
         return {partition: home.held.table for partition, home in self._homes.items()}
 
     async def hold(
@@ -254,11 +254,11 @@ class NodeStore:
         epoch: int,
         splits: Mapping[PartitionId, Split] | None = None,
     ) -> dict[PartitionId, str]:
-        """Have these partitions from now on, each with its table's name, and no others; those that
-        cannot be had now are answered, each with the reason.
+        """Makes these the node's partitions, each with its table's name. Returns those that could
+        not be made, each with the reason.
 
-        Durable in one step; what is gone by that is removed later. New ones are empty, but for
-        those that are split off others which are here.
+        Durable in one step; dropped partitions are removed later. New ones are empty, unless they
+        split off a partition that is here.
         """
         made = {
             partition: HeldEngine(VERSION, table, first_engine(partition, epoch=epoch))
@@ -289,7 +289,8 @@ class NodeStore:
         if made or dropped:
             await self._store.log.commit(*records)
         else:
-            # It has what it had: nobody waits for the disk, least of all clients amid a hand-over.
+            # Only the epoch changed: no need to wait for the disk while clients wait for a
+            # hand-over.
             self._store.log.write(records)
         self.epoch = epoch
         for partition, held in made.items():
@@ -302,30 +303,30 @@ class NodeStore:
     async def _split_off(
         self, made: dict[PartitionId, HeldEngine], splits: Mapping[PartitionId, Split]
     ) -> dict[PartitionId, str]:
-        """Make what is split off, of what is to be made; what cannot be is left out of that."""
+        """Makes the engines of partitions that split off; takes those that fail out of `made`."""
         failed: dict[PartitionId, str] = {}
         for partition, split in splits.items():
             if partition not in made or split.parent not in self._homes:
                 continue
             if (half := self._split.pop(partition, None)) is not None:
-                await half.close()  # of an attempt that failed later
+                await half.close()  # from an attempt that failed later
             try:
                 self._split[partition] = await self._open_half(split, made[partition].engine)
             except RaftwoodError as error:
                 if error.retriable:
                     raise
-                # Empty, it would be taken for one that never had anything.
+                # An empty engine would look like that of a new partition.
                 failed[partition] = error.message
                 del made[partition]
         return failed
 
     async def _open_half(self, split: Split, name: str) -> PartitionEngine:
-        await self._engines.remove(name)  # an attempt before may have left something
+        await self._engines.remove(name)  # left by an earlier attempt
         parent = await self.partition(split.parent)
         return await split_off(parent, self._engines, name, at=split.at, slots=split.slots)
 
     async def partition(self, partition: PartitionId) -> StoredPartition:
-        """Open a partition that the node has, once; `NotFound` where it has not."""
+        """Opens a partition of the node, once; raises `NotFound` if the node does not have it."""
         found = self._open.get(partition)
         if found is not None:
             return found
@@ -349,14 +350,14 @@ class NodeStore:
         return opened
 
     async def begin_anew(self, partition: PartitionId) -> StoredPartition:
-        """Give a partition's damaged data up: it lacks everything until it gets a whole copy.
+        """Gives up a partition's damaged data: it lacks everything until it gets a whole copy.
 
-        What it lacks is durable before the log names the new engine, so that no crash leaves an
-        empty one that counts.
+        The new engine stores that it lacks everything before the log names it, so that no crash
+        leaves an empty engine that counts.
         """
         home = self._homes[partition]
         if (opened := self._open.pop(partition, None)) is not None:
-            with suppress(RaftwoodError):  # a damaged engine may fail as it is closed
+            with suppress(RaftwoodError):  # closing a damaged engine may fail
                 await opened.discard()
         replaced = home.held.engine
         folder = self._engines.folder(
@@ -391,7 +392,7 @@ class NodeStore:
             await self._remove_left()
 
     async def _remove_left(self) -> None:
-        """Large ones take their time, in which the node has to keep its lease."""
+        """Removes dropped engines in the background: large ones take longer than a lease."""
         left, self._left = self._left, []
         for name in left:
             try:
@@ -401,7 +402,7 @@ class NodeStore:
                 self._left.append(name)
 
     async def close(self) -> None:
-        """Make all durable, close the engines, and give the folder back."""
+        """Makes everything durable, closes the engines, and releases the folder."""
         if self._maintaining is not None:
             self._maintaining.cancel()
             await asyncio.wait([self._maintaining])

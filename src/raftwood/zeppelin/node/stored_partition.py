@@ -1,7 +1,7 @@
 """`StoredPartition`: the keys of one partition in a storage engine, behind its binlog.
 
-What is written goes into the overlay, where it can be read at once, and with all else of the same
-turn of the loop into one record of the log. From there the engine gets it once it is synced. Start
+A write goes into the overlay, where it can be read at once, and with all other writes of the same
+turn of the loop into one record of the log. Once the record is synced, the engine gets it. Start
 with `write`, then `binlog` (the way to the disk) and `store.open_partition` (how it comes back).
 
 Zeppelin's text (section 1.2) writes to the engine first and then to the binlog, with a lock on each
@@ -62,7 +62,7 @@ class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):
     value_bytes_max: int
 
     def check(self, writes: Iterable[KeyWrite], size: int) -> None:
-        """`TooLarge` where the writes together, or one of them, are above a bound."""
+        """Raises `TooLarge` if the writes together, or one of them, are above a bound."""
         if size > self.record_bytes_max:
             raise TooLarge(
                 f"a write of {size} bytes is above the limit of {self.record_bytes_max}: split it"
@@ -81,11 +81,10 @@ class WriteSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _EPOCHS_KEPT: Final = 64
-"""How many epochs are kept even where their records are purged: a slave that was away can be
-compared by them (see `replication.epochs`).
-"""
+"""How many epochs stay after their records are purged: they let a slave that was away be compared
+(see `replication.epochs`)."""
 _COUNT_PAIRS: Final = 500
-"""Pairs that one turn of the loop counts, where keys are still to be counted."""
+"""Pairs that one turn of the loop counts while keys are still uncounted."""
 _COUNT_TURNS: Final = 40
 """Turns in each call of `maintain`."""
 _COUNT_S_MAX: Final = 5.0
@@ -93,7 +92,7 @@ _COUNT_S_MAX: Final = 5.0
 _SETTLE_WRITES: Final = 1000
 _SETTLE_WAIT_S: Final = 0.001
 _WRITE_OVERHEAD_BYTES: Final = 300
-"""About what a write that waits for the engine takes besides its bytes."""
+"""Estimated memory of a write that waits for the engine, besides its bytes."""
 _OPEN_BYTES_MAX: Final = 256 << 10
 """Bytes of writes that become one record."""
 _log = get_logger("zeppelin")
@@ -118,7 +117,7 @@ class StoredPartition(TrimmedPartition):
         self.needed_from: int | None = None
         """The first record that a connected slave still needs; None: there is none."""
         self.ack: Ack = "written"
-        """What the writes of its table wait for."""
+        """The ack rule of its table."""
         self.last_writes: LastWrites | None = None
         self._group = group
         self._binlog = binlog
@@ -137,7 +136,7 @@ class StoredPartition(TrimmedPartition):
         self.begin()
 
     def begin(self) -> None:
-        """Begins with what engine and binlog hold; they are of one moment."""
+        """Sets the state from engine and binlog, which are of one moment."""
         state = self.engine.state
         self._epochs = state.epochs
         self._epoch = state.epoch
@@ -154,11 +153,11 @@ class StoredPartition(TrimmedPartition):
         self._is_to_apply = False
         self._fetching: asyncio.Task[None] | None = None
         self._fetched_to = 0
-        """The last record of those whose keys were looked up beside the loop; 0: there are none."""
+        """The last record whose keys were looked up off the loop; 0: none."""
         self._unapplied: deque[tuple[BinlogRecord, int]] = deque()
         self._unapplied_bytes = self._unapplied_writes = 0
         self._open: dict[bytes, KeyWrite] = {}
-        """What this turn of the loop has written so far; it becomes the last record
+        """The writes of this turn of the loop; they become the last record
         (docs/decisions/0020)."""
         self._open_bytes = 0
         self._runs: list[Run] = []
@@ -176,7 +175,7 @@ class StoredPartition(TrimmedPartition):
         elif not is_on:
             self.last_writes = None
 
-    # Where it is.
+    # Positions.
 
     @property
     def epoch(self) -> int:
@@ -203,7 +202,7 @@ class StoredPartition(TrimmedPartition):
         return self.engine.state.sequence
 
     def sequence_of(self, producer: bytes, number: int) -> int | None:
-        """The sequence of the record with an origin; None where it is not known (any more)."""
+        """Returns the sequence of the record with this origin; None if it is not known."""
         return self._origins.sequence_of((producer, number))
 
     # Writing.
@@ -234,7 +233,7 @@ class StoredPartition(TrimmedPartition):
         return self._open
 
     def _seal_record(self) -> None:
-        """Ends the record that this turn writes to; what comes next is in another."""
+        """Ends the record that this turn writes to; later writes go to the next one."""
         if self._open:
             writes, self._open, self._open_bytes = self._open, {}, 0
             record = BinlogRecord(self._epoch, self.last_sequence, tuple(writes.values()))
@@ -264,7 +263,7 @@ class StoredPartition(TrimmedPartition):
         self._will_log()
 
     def _take(self, record: BinlogRecord, encoded: Buffer) -> None:
-        """Sends the last record on its way to the log, and from there to the engine."""
+        """Sends the last record to the log, and from there to the engine."""
         size = len(encoded)
         taken = size + _WRITE_OVERHEAD_BYTES * (len(record.writes) or 1)
         self._unapplied.append((record, taken))
@@ -294,7 +293,7 @@ class StoredPartition(TrimmedPartition):
         """Raises unless a record may be the next one.
 
         Sequences without a hole and epochs that never fall are what two binlogs are compared by; a
-        record that breaks either would make replicas differ without anybody noticing.
+        record that breaks either would make replicas differ unnoticed.
         """
         if self._failure is not None:
             raise self._failure
@@ -324,7 +323,7 @@ class StoredPartition(TrimmedPartition):
         )
         self._runs.append(Run(self._group, self._epoch, first, len(records), payload))
 
-    # What the binlog calls.
+    # Called by the binlog.
 
     def take_runs(self) -> list[Run]:
         self._seal_record()
@@ -356,7 +355,7 @@ class StoredPartition(TrimmedPartition):
 
     @property
     def unapplied_count(self) -> int:
-        # Without any records that wait, the engine is behind because it is being rewound.
+        # Without waiting records, the engine is behind because it is being rewound.
         is_waiting = self._holds or self._fetching is not None
         if is_waiting or self._failure is not None or not self._unapplied:
             return 0
@@ -369,14 +368,14 @@ class StoredPartition(TrimmedPartition):
     @property
     def backlog(self) -> float:
         if self._failure is not None:
-            return 0.0  # The engine takes nothing: it would not get less if clients wrote less.
+            return 0.0  # The engine takes nothing: slowing clients down would not help.
         return self._unapplied_bytes / self._unapplied_bytes_max
 
     def apply_some(self, writes_max: int) -> int:
         chosen: list[BinlogRecord] = []
         writes = size = 0
         if self.unapplied_count:
-            # Only what is synced. An engine with a record that a power cut takes out of the binlog
+            # Only synced records. An engine with a record that a power cut takes out of the binlog
             # has a value that no replica has, and its next record gets the lost one's number.
             synced = min(self.synced_sequence, self._fetched_to or self.synced_sequence)
             for record, record_bytes in self._unapplied:
@@ -394,9 +393,9 @@ class StoredPartition(TrimmedPartition):
         return writes
 
     def _is_to_fetch(self, records: list[BinlogRecord]) -> bool:
-        """Whether the disk has to tell what keys had before; begins to ask it, beside the loop.
+        """Whether old values must be read from the disk; starts to read them off the loop.
 
-        A read of a cold key takes milliseconds, in which the loop would serve nobody.
+        A read of a cold key takes milliseconds, in which the loop would serve no client.
         """
         if any(record.flushes for record in records):
             return False  # The flush leaves nothing of what keys had before.
@@ -459,7 +458,7 @@ class StoredPartition(TrimmedPartition):
     # The binlog.
 
     async def records(self, *, first: int, bytes_max: int) -> list[Buffer]:
-        """At most up to the last record at the time of the call."""
+        """Returns records up to the last one at the time of the call at most."""
         if not self.first_sequence <= first <= self.last_sequence + 1:
             raise OutOfRange(
                 f"{self.name} has the records {self.first_sequence} to {self.last_sequence}, not "
@@ -485,7 +484,7 @@ class StoredPartition(TrimmedPartition):
         return found
 
     async def purge(self, *, before: int) -> None:
-        """Purges old records; those that the engine has not on the disk stay.
+        """Purges old records, except those that the engine does not have on the disk.
 
         The engine has no log of its own: after a crash it is rolled forward from the binlog.
         """
@@ -554,8 +553,8 @@ class StoredPartition(TrimmedPartition):
         await self.settle()
         if self.is_frozen:
             raise Unavailable(f"{self.name} is being replaced: try again")
-        # Records that come meanwhile wait in memory. A copy that has some of them would be given
-        # out with a sequence that it does not have, and a slave would skip or repeat records.
+        # Records that arrive meanwhile wait in memory. A copy with some of them would have a wrong
+        # sequence, and a slave would skip or repeat records.
         self._holds += 1
         try:
             await self.engine.checkpoint(folder)
@@ -581,8 +580,8 @@ class StoredPartition(TrimmedPartition):
     ) -> None:
         await self._stand_still()
         # The engine first: a crash in between leaves the binlog as it was, its records are applied
-        # again, and the slave is told anew what to undo. The other way round the engine would keep
-        # values whose records are gone, and nobody would know their keys. After an error the
+        # again, and the slave learns anew what to undo. The other way round the engine would keep
+        # values whose records are gone, and their keys would be unknown. After an error the
         # partition takes no commits: what is stored and what was committed are of two pasts.
         await self.engine.rewind(after, self.own_of(values), until)
         await cut_binlog(self._binlog.log, self._group, after=after)
@@ -633,7 +632,7 @@ class StoredPartition(TrimmedPartition):
         await self.engine.close()
 
     async def close(self) -> None:
-        """Closes; what was committed is on the disk and in the engine when this returns."""
+        """Closes; committed records are on the disk and in the engine when this returns."""
         try:
             await self._wait_for_copies()
             await self.settle()

@@ -1,4 +1,4 @@
-"""What the listener for clients knows of its node: the topology, and the copies that are here."""
+"""A node as its listener for clients sees it: the topology, and the copies that are here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -15,11 +15,10 @@ from raftwood.zeppelin.records import (
 
 
 class PartitionCopy:
-    """This node's copy of one partition, and what may be done with it now.
+    """This node's copy of one partition, and what clients may do with it now.
 
-    Whoever assembles the node changes what may be done as the topology and the lease say. Each time
-    that the node becomes master there is another one: what clients remember of the one before (what
-    they wrote, what they watch) is not of this one.
+    `ServedCopies` updates it from the topology and the lease. Each time the node becomes master it
+    makes a new copy, because the waits and watches of clients belong to the former tenure.
     """
 
     __slots__ = (
@@ -37,33 +36,33 @@ class PartitionCopy:
     def __init__(self, store: PartitionStore, acks: Acks, *, epoch: int) -> None:
         self.store = store
         self.recent = store.recent
-        """Looked up for nearly every request."""
+        """The store's `recent`, looked up for nearly every request."""
         self.last_writes: LastWrites | None = store.last_writes
-        """What reads have to wait for; None: they tell the latest, whatever becomes of it."""
+        """Present if reads wait for the records that they read; None: they return the latest."""
         self.acks = acks
         self.epoch = epoch
-        """Of the partition: a master's records have it."""
+        """The partition's epoch, which a master's records carry."""
         self.is_leading = False
-        """This is the master, as far as it knows, and its lease is on."""
+        """The node believes that it is master, and its lease is on."""
         self.is_serving = False
-        """The same, and it is not being handed over: then another may be master before this node
-        hears of it, so that it neither writes nor reads."""
+        """Leading, and no hand-over is running: in a hand-over another node may be master before
+        this one learns of it, so this one neither writes nor reads."""
         self.is_reading_behind = False
-        """This is a slave, for those who asked for that."""
+        """The node is a slave; serves clients that asked for slave reads."""
         self.watched: dict[bytes, dict[Callable[[], None], None]] = {}
-        """Who is to be told when a key changes."""
+        """By key: the clients to notify when it changes."""
 
     @property
     def may_read_behind(self) -> bool:
-        """A slave whose values are of some moment."""
+        """Whether this slave's values are of one moment."""
         return self.is_reading_behind and self.store.repairing is None
 
     def seen(self, keys: Iterable[bytes]) -> int:
-        """The last record that what is read of keys depends on; 0: reads do not wait."""
+        """Returns the last record that a read of these keys depends on; 0: reads do not wait."""
         return 0 if self.last_writes is None else self.last_writes.of_all(keys)
 
     def seen_of_all(self) -> int:
-        """As `seen`, of all keys, and of those that are not there."""
+        """Like `seen`, for reads that depend on all keys, also missing ones."""
         return 0 if self.last_writes is None else self.store.last_sequence
 
     def is_undone(self, sequence: int) -> bool:
@@ -78,9 +77,9 @@ class PartitionCopy:
         flushes: bool = False,
         origin: tuple[bytes, int] | None = None,
     ) -> int:
-        """Make writes part of one record of the binlog; its sequence.
+        """Commits writes in one record of the binlog; returns its sequence.
 
-        What a flush or a request with a name leaves is a record of its own.
+        A flush or a request with an origin gets a record of its own.
         """
         if writes and not flushes and origin is None:
             size = sum(len(each.key) + len(each.data or b"") + WRITE_BYTES for each in writes)
@@ -93,7 +92,7 @@ class PartitionCopy:
         return sequence
 
     def write(self, writes: Mapping[bytes, KeyWrite], size: int) -> int:
-        """As `PartitionStore.write`."""
+        """Like `PartitionStore.write`; also notifies watching clients."""
         sequence = self.store.write(writes, size=size, epoch=self.epoch)
         if self.watched:
             self._touch(writes)
@@ -106,7 +105,7 @@ class PartitionCopy:
 
 
 class NodeView(Protocol):
-    """The node as its clients' commands see it."""
+    """A node as its clients' commands see it."""
 
     @property
     def node_id(self) -> NodeId: ...
@@ -116,19 +115,18 @@ class NodeView(Protocol):
 
     @property
     def has_lease(self) -> bool:
-        """The meta server was heard from lately enough."""
+        """Whether the meta server answered recently enough."""
         ...
 
     async def wait_for_news(self, timeout_s: float) -> None:
-        """Until something else may be done with some copy, or for as long."""
+        """Waits until a copy's permissions change, at most this long."""
         ...
 
     def copies(self, table: str) -> Sequence[PartitionCopy | None]:
-        """By place, so that a partition which stands at two has its copy twice; none where the
-        table is not known.
+        """The copies by place: a partition with two places is there twice. Empty if the table is
+        not known.
 
-        Asked anew for each turn of the loop, so that a lease that has run out is noticed before
-        anything is answered, even where the process stood still: what a copy says then has to be
-        true for this turn.
+        Each turn of the loop asks again, so that the node notices an expired lease before it
+        answers, even if the process stood still. The copies must be right for the whole turn.
         """
         ...

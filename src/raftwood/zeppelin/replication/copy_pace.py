@@ -1,7 +1,7 @@
-"""How fast a node sends and takes whole copies, by how long its clients wait.
+"""Paces the whole copies that a node sends and receives, by the latency of its clients.
 
-A node that joins takes terabytes, from nodes that serve clients at the same time. A fixed limit is
-too low at night and too high at noon. So while clients wait no longer than they are meant to, or
+A node that joins receives terabytes, from nodes that serve clients at the same time. A fixed limit
+is too low at night and too high at noon. So while clients wait no longer than they are meant to, or
 than about twice as long as without any copy, copies become faster step by step; once clients wait
 longer, copies get half as much (AIMD, as in TCP). Never below a floor, so that each copy comes to
 its end even where clients always wait
@@ -17,23 +17,23 @@ from typing import Final
 import msgspec
 
 LOOK_MS: Final = 100
-"""Between two looks at the clients while a copy is under way."""
+"""Interval of looks at the clients during a copy."""
 QUIET_TIMES: Final = 2.0
-"""Clients may wait so many times as long as without copies."""
+"""Clients may wait this many times as long as without copies."""
 _STEP: Final = 1 / 64
-"""The share of the ceiling that a look adds."""
+"""Share of the maximum that one look adds."""
 _ALONE_TIMES: Final = 2.0
-"""The factor of a look where there are no clients."""
+"""Factor of a look without clients."""
 _QUIET_WEIGHT: Final = 0.2
 _BURST_S: Final = 0.02
-"""How much unused time may be used later."""
+"""How much unused time a copy may use later."""
 
 
 class CopyLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of all copies of a node together."""
 
     latency_ms: int = 10
-    """A wait of clients that never slows copies down."""
+    """A latency of clients that never slows copies down."""
     bytes_per_s_min: int = 2 << 20
     bytes_per_s_max: int = 512 << 20
 
@@ -45,11 +45,11 @@ class CopyPace:
         self._limits = limits
         self.bytes_per_s = float(self._begin)
         self.quiet_ms = 0.0
-        """How long clients waited while there was no copy. Waits amid copies are left out, or the
-        measure would grow with what it is to bound
+        """Latency of clients without a copy. Waits during copies do not count, or the measure would
+        grow with what it should bound
         (`test_what_clients_wait_amid_copies_is_not_taken_for_their_quiet`)."""
         self._free_s = 0.0
-        """When all that was let through has used its time."""
+        """When all admitted bytes have used their time."""
 
     @property
     def _begin(self) -> int:
@@ -57,13 +57,13 @@ class CopyPace:
         return max(limits.bytes_per_s_min, limits.bytes_per_s_max // 32)
 
     def looked_without_copies(self, latency_ms: float | None) -> None:
-        """Takes how long clients waited without copies; None: there were none."""
+        """Takes the latency of clients without copies; None: there were no clients."""
         if latency_ms is not None:
             self.quiet_ms += _QUIET_WEIGHT * (latency_ms - self.quiet_ms)
         self.bytes_per_s = float(self._begin)
 
     def looked(self, latency_ms: float | None) -> None:
-        """Takes how long clients waited amid copies; None: there were none."""
+        """Takes the latency of clients during copies; None: there were no clients."""
         limits = self._limits
         if latency_ms is None:
             wanted = self.bytes_per_s * _ALONE_TIMES
@@ -74,21 +74,21 @@ class CopyPace:
         self.bytes_per_s = min(max(wanted, limits.bytes_per_s_min), limits.bytes_per_s_max)
 
     def wait_s(self, size: int, now_s: float) -> float:
-        """How long to wait before so many bytes go on."""
+        """Returns how long to wait before so many bytes continue."""
         self._free_s = max(self._free_s, now_s - _BURST_S) + size / self.bytes_per_s
         return max(0.0, self._free_s - now_s)
 
 
-# The throttle of a node's copies, both those that it sends and those that it takes.
+# The throttle of a node's copies, sent and received.
 
 _QUIET_LOOK_MS: Final = 500
 
 
 class CopyThrottle:
-    """Use `close` when done."""
+    """Delays copies. Call `close` when done."""
 
     def __init__(self, limits: CopyLimits, waited_ms: Callable[[], float | None]) -> None:
-        """`waited_ms` tells how long clients waited since its last call; None: no request came."""
+        """`waited_ms` returns the latency of clients since its last call; None: no request came."""
         self.pace = CopyPace(limits)
         self._waited_ms = waited_ms
         self._copies = 0
@@ -98,7 +98,7 @@ class CopyThrottle:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """While a copy is under way."""
+        """Marks that a copy is running."""
         if not self._copies:
             self._timer.cancel()
             self._timer = self._look_in(LOOK_MS)
@@ -109,9 +109,9 @@ class CopyThrottle:
             self._copies -= 1
 
     async def turn(self, size: int) -> None:
-        """Wait until so much more of a copy may go on."""
+        """Waits until so many bytes of a copy may continue."""
         wait_s = self.pace.wait_s(size, self._loop.time())
-        # Even without a wait: other tasks of the loop get their turns between two chunks.
+        # Even without a wait: other tasks of the loop run between two chunks.
         await asyncio.sleep(wait_s)
 
     def close(self) -> None:
@@ -122,8 +122,8 @@ class CopyThrottle:
         return self._loop.call_at(self._due_s, self._look)
 
     def _look(self) -> None:
-        # A loop that comes late to this look comes late to its clients too, before it can count
-        # their waits (`test_a_loop_that_is_held_up_counts_as_much_as_clients_that_wait`).
+        # A loop that is late for this look is late for its clients too, before it can count their
+        # waits (`test_a_loop_that_is_held_up_counts_as_much_as_clients_that_wait`).
         late_ms = 1_000 * (self._loop.time() - self._due_s)
         waited_ms = self._waited_ms()
         latency_ms = None if waited_ms is None else waited_ms + late_ms

@@ -1,15 +1,15 @@
-"""The epochs of a binlog, and where a slave goes on by them (TrySync). No I/O.
+"""The epochs of a binlog, by which a slave finds where to resume (TrySync). No I/O.
 
 TrySync is section 1.3 of Zeppelin's text: a slave offers its offset, and the master sends what
 follows. An offset alone does not tell whether the two binlogs are equal up to it. After a failover
 the old master has record 100, which no one else got, and the new one has written another record
 100: the offsets fit, and the two replicas differ for ever (planted bug "divergence is not undone").
 
-Records of one epoch come from one master that never took one back while it was that: so two binlogs
-that have a record of the same epoch and sequence are equal up to it, as in raft (§5.3;
-`test_binlogs_are_equal_up_to_the_last_record_of_a_common_epoch`). For that a master that comes up
-again writes under another epoch than before, even where the topology has not changed: what it had
-not synced may be in a slave's binlog all the same
+Records of one epoch come from one master, which took none back in that time: so two binlogs that
+have a record of the same epoch and sequence are equal up to it, as in raft (§5.3;
+`test_binlogs_are_equal_up_to_the_last_record_of_a_common_epoch`). For this rule, a restarted master
+writes under another epoch than before, even where the topology has not changed: what it had not
+synced may be in a slave's binlog all the same
 (`test_a_restarted_master_writes_under_a_later_epoch_and_a_later_master_under_one_above`).
 """
 
@@ -26,19 +26,19 @@ _BOOTS: Final = 1 << BOOT_BITS
 
 
 def record_epoch(partition_epoch: int, *, boot: int) -> int:
-    """The epoch of the records of a master: that of the topology, and how often it was started."""
+    """The epoch of a master's records: the topology's epoch, and how often the node was started."""
     if not 0 <= boot < _BOOTS:
         raise InvariantViolated(f"boot {boot} of a node is not below {_BOOTS}")
     return partition_epoch << BOOT_BITS | boot
 
 
 def partition_epoch_of(record_epoch: int) -> int:
-    """The epoch of the topology that a master's records came under."""
+    """The topology's epoch in the epoch of a record."""
     return record_epoch >> BOOT_BITS
 
 
 def epoch_at(epochs: Sequence[EpochStart], sequence: int) -> int:
-    """The epoch of the record with a sequence; 0 where it is not known."""
+    """The epoch of the record with a sequence; 0: not known."""
     found = 0
     for start in epochs:
         if start.sequence > sequence:
@@ -60,7 +60,7 @@ def contains(epochs: Sequence[EpochStart], last: int, position: BinlogPosition) 
 def common_point(
     one: Sequence[EpochStart], one_last: int, other: Sequence[EpochStart], other_last: int
 ) -> int | None:
-    """The last sequence up to which two binlogs are equal; None where it is no longer known.
+    """Returns the last sequence up to which two binlogs are equal; None if it is no longer known.
 
     0: they have no record in common, and both know all of their epochs. Where one has forgotten its
     first epochs, "nothing in common" is a guess, and cutting by it could undo what both have
@@ -92,15 +92,15 @@ def _ranges(epochs: Sequence[EpochStart], last: int) -> list[tuple[int, int, int
     )
 
 
-# Where a slave goes on: what a master answers to what it has. No I/O.
+# The master's answer to a slave's position. No I/O.
 #
-# A slave that has records which the master has not must not keep them: it cuts its binlog at the
-# last record that both have, takes the master's present values of the keys that the cut records
-# touched, and streams on from there. Records hold values and not steps, so once the slave has
-# passed the master's position of that moment all its keys are right. Before that its keys are of no
-# one moment: it must not become master, and where another master comes that has not got that
-# position, only a whole copy helps. A slave that kept the records would serve them after the next
-# failover: a value that its writer was told had failed comes back.
+# A slave must not keep records that its master lacks: it cuts its binlog at the last record that
+# both have, takes the master's present values of the keys that the cut records touched, and streams
+# on from there. Records hold values and not steps, so once the slave has passed the master's
+# position of that moment all its keys are right. Before that its keys are not of one moment: it
+# must not become master, and if the next master lacks that position, only a whole copy helps. A
+# slave that kept the records would serve them after the next failover: a value comes back whose
+# write had failed for its client.
 
 CUT_RECORDS_MAX: Final = 100_000
 """With more records to cut, a whole copy is less than fetching their keys one by one."""
@@ -132,7 +132,7 @@ class WaitToSync(msgspec.Struct, frozen=True, tag=0, array_like=True):
 
 
 class StreamFrom(msgspec.Struct, frozen=True, tag=1, array_like=True):
-    """Records from a sequence on are on their way."""
+    """The master sends records from a sequence on."""
 
     sequence: int
 
@@ -153,10 +153,10 @@ SyncAnswer = WaitToSync | StreamFrom | CutAfter | FullSync
 
 
 def sync_answer(offer: SyncOffer, holding: SyncHolding) -> SyncAnswer:
-    """The next step of a slave on its way to be equal to its master."""
+    """Returns the next step for a slave to become equal to its master."""
     if offer.epoch > holding.epoch:
-        # A later master wrote the slave's records: the one that is asked is no longer master and
-        # does not know it. If it had them cut, acked writes of its successor would be gone.
+        # A later master wrote the slave's records: the asked node is no longer master and does not
+        # know it. If it had them cut, acked writes of its successor would be gone.
         return WaitToSync()
     repairing = offer.repairing
     if repairing is not None and not contains(holding.epochs, holding.last, repairing):

@@ -1,9 +1,9 @@
 """A whole copy of a partition, file by file in bounded chunks; the position comes last.
 
 Full synchronisation is section 1.3 of Zeppelin's text, which runs rsync on a dump. A copy that
-breaks off half-way must not be taken for a partition: here it has no position, and is none. Nothing
-of it is in place before the store takes it as a whole. Files of it that had come are kept for the
-next attempt: most files of an engine never change, and the next copy has many of them as well.
+breaks off must not be taken for a partition: without the position at its end it is none. Nothing is
+in place before the store takes the copy as a whole. Received files stay for the next attempt: most
+files of an engine never change, so the next copy has many of them too.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ CHUNK_BYTES: Final = 256 << 10
 FILES_MAX: Final = 100_000
 _NAME_LENGTH_MAX: Final = 255
 _READ_SHARE: Final = 8
-"""Reading a file that is not sent costs about so many times less."""
+"""Reading a file costs this many times less than sending it."""
 
 
 async def copy_items(
@@ -35,7 +35,7 @@ async def copy_items(
     epochs: Sequence[EpochStart],
     throttle: CopyThrottle,
 ) -> AsyncGenerator[bytes, None]:
-    """The files of a folder, encoded for the wire, and at the end the position that they are of.
+    """Yields the files of a folder, encoded for the wire, and at the end their position.
 
     A file that the other side `has` is left out, by its size and checksum: engines name files by
     numbers, and two engines may have different files of one name
@@ -72,7 +72,7 @@ async def _size(files: Files, path: str) -> int:
 
 
 async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[int, Buffer], None]:
-    """The chunks of a file: at least one, which may be empty, so that an empty file comes too."""
+    """Yields the chunks of a file, at least one, so that an empty file is sent too."""
     offset = 0
     while True:
         (data,) = await perform(files, seam.Read(path, offset, CHUNK_BYTES))
@@ -83,17 +83,17 @@ async def _chunks(files: Files, path: str, size: int) -> AsyncGenerator[tuple[in
 
 
 class IncomingCopy:
-    """A folder that receives a copy, in as many attempts as it takes."""
+    """A folder that receives a copy, over several attempts if needed."""
 
     def __init__(self, files: Files, folder: str, throttle: CopyThrottle) -> None:
         self.folder = folder
         self.whole: dict[str, tuple[int, int]] = {}
-        """Files that came whole in attempts before, each with its size and its checksum."""
+        """Files received whole in earlier attempts, each with its size and its checksum."""
         self._files = files
         self._throttle = throttle
 
     async def receive(self, stream: Stream, came: Callable[[CopyChunk], None]) -> CopyEnd:
-        """Writes what comes, and syncs it; `ProtocolError` where it is not whole."""
+        """Writes and syncs the chunks; raises `ProtocolError` if the copy is not whole."""
         files = self._files
         await perform(files, seam.MakeDirectory(self.folder))
         amid, size, checksum = "", 0, xxhash.xxh3_64()
@@ -124,9 +124,10 @@ class IncomingCopy:
         raise ProtocolError("a copy ended before its position came: ask again")
 
     async def _check_and_sync(self, end: CopyEnd) -> None:
-        """Checks that the copy is what was sent, and removes all else: an engine is opened in the
-        folder, and would take a file of an earlier attempt for its own
-        (`test_a_copy_that_is_not_what_was_promised_changes_nothing`)."""
+        """Checks the copy against the sender's list, and removes all other files: the engine opened
+        in the folder would take a file of an earlier attempt for its own
+        (`test_a_copy_that_is_not_what_was_promised_changes_nothing`).
+        """
         files = self._files
         if any(self.whole.get(name) != each for name, each in end.files.items()):
             raise ProtocolError("a copy is not what was sent: ask again")
@@ -140,7 +141,7 @@ class IncomingCopy:
         await perform(files, seam.SyncDirectory(self.folder))
 
     async def close(self) -> None:
-        """Closes the files: the next attempt may be hours away."""
+        """Closes the files, because the next attempt may be hours away."""
         (names,) = await perform(self._files, seam.ListDirectory(self.folder))
         for name in names or ():
             await perform(self._files, seam.Close(f"{self.folder}/{name}"))
@@ -151,7 +152,7 @@ class IncomingCopy:
 
 
 async def remove_copy(files: Files, folder: str) -> None:
-    """Remove the files of a copy that nobody needs any more."""
+    """Removes the files of a copy that is no longer needed."""
     (names,) = await perform(files, seam.ListDirectory(folder))
     for name in names or ():
         await perform(files, seam.Unlink(f"{folder}/{name}"))

@@ -1,4 +1,4 @@
-"""The master's side of one partition: what it sends to which slave, and which writes are done.
+"""The master's side of one partition: sends records to slaves, and decides which writes are done.
 
 `AckPace` says how far a master's answers may run ahead of its slaves, without I/O. Zeppelin's text
 gives a slave as many threads as its master (section 1.2) so that it keeps up. Where it does not,
@@ -8,16 +8,15 @@ of what the table allows, and by more than a moment ago, answers wait until it i
 than then: clients get the slave's own pace, and nothing is refused
 (`test_the_lag_of_a_slave_is_bounded_at_the_masters_full_rate`).
 
-A slave that is catching up holds no client back, nor does one that stands still, and no answer
-waits for longer than `HELD_MS_MAX`. One slow disk must not stop all writers; the meta server marks
-a slave that lags, and does not make it master (`test_a_slave_that_stands_still_is_not_waited_for`,
+Clients do not wait for a slave that is catching up or stands still, and no answer waits for longer
+than `HELD_MS_MAX`. One slow disk must not stop all writers; the meta server marks a slave that
+lags, and does not make it master (`test_a_slave_that_stands_still_is_not_waited_for`,
 `test_no_answer_waits_for_long`).
 
-A target that a partition moves to, and that does not come closer by itself, is helped to catch up
-(the text's `slowdown`): for each two records that it takes, one more is answered, no matter what
-the table asks for otherwise; fewer where there is so much to catch up with that it would not be
-over before writers are let go. What counts is what is queued for the target: what the link holds is
-under way even if clients write slowly, and more of it where the two are far apart.
+The master helps a migration's target that does not catch up by itself (the text's `slowdown`): for
+each two records that the target takes, one more is answered, whatever the table's rule; fewer if
+the target would not be done before the slowdown ends. Only records queued for the target count:
+those on the link are under way even if clients write slowly, and a long link holds more.
 """
 
 import asyncio
@@ -43,24 +42,23 @@ from raftwood.zeppelin.replication.sender import Feed, RecordSender
 from raftwood.zeppelin.replication.wire import RepairKeysResponse, SlaveStanding
 
 LOOK_MS: Final = 250
-"""Between two comparisons of how far a slave is behind."""
+"""Interval of comparisons of a slave's lag."""
 STALLED_MS: Final = 3_000
-"""A slave that has taken nothing for so long is not waited for."""
+"""The master does not wait for a slave that has taken nothing for so long."""
 HELD_MS_MAX: Final = 2_000
 SLOWED_TO_MOST: Final = 1 / 2
-"""Of the records that a target takes, so many are answered meanwhile."""
+"""How many answers a target allows for each record that it takes."""
 SLOWED_TO_LEAST: Final = 1 / 8
 SLOWED_S: Final = 30
-"""The target is to be close in so long, if that is possible with so few answers: the meta server
-lets writers go after twice that."""
+"""Time in which the target should be close, if so few answers allow it; the meta server ends the
+slowdown after twice that."""
 SLOWED_KEPT_MS: Final = 250
-"""Answers that clients did not use up are kept for so long, and less than twice that: the acks of a
-far target come in lumps, each for all the time until the next one."""
+"""How long unused answers stay valid, at least; at most twice as long. A far target's acks come in
+lumps, each for the time until the next."""
 SLOWED_CLOSE: Final = Gap(queued_bytes=64 << 10, drain_ms=100)
-"""A target so close stays so: for each record that it takes one is answered. If all were answered
-at once, it would not be close any more when the freeze comes. By time as well, since few bytes take
-long over a slow link. The meta server asks for less than this.
-"""
+"""A target this close is kept close: for each record that it takes one is answered. If all were
+answered at once, it would fall back before the freeze. The bound has a time too, since few bytes
+take long over a slow link. The meta server asks for less than this."""
 _MARK_MS: Final = 20
 
 
@@ -77,17 +75,17 @@ class _Seen(msgspec.Struct):
 
 
 class _Slowed(msgspec.Struct):
-    """A target that answers are slowed down for."""
+    """A target for which answers slow down."""
 
     feed: Feed
     share: float
     """Answers for each record that it takes while it is not close."""
     end: float
-    """The sequence up to which clients may be answered."""
+    """The sequence up to which clients may get answers."""
     has: int
     moved_ms: int
     grown: float = 0.0
-    """All that was added to the end; and how much that was by two moments."""
+    """The sum of all additions to the end; and its value at two earlier moments."""
     grown_before: float = 0.0
     grown_then: float = 0.0
     then_ms: int = 0
@@ -97,14 +95,15 @@ class AckPace:
     """The pace of answers of one partition, on its master."""
 
     def __init__(self, *, lag_max_bytes: int, is_of_slaves: bool = True) -> None:
-        """Without `is_of_slaves` answers wait for a target alone: where each write waits for slaves
-        anyhow, the master cannot run away from them."""
+        """Without `is_of_slaves` answers wait only for a target: if each write waits for slaves
+        anyway, the master cannot run away from them.
+        """
         self._is_of_slaves = is_of_slaves
         self._slowed: _Slowed | None = None
         self._close_bytes = lag_max_bytes // 2
         self._leap_bytes = lag_max_bytes // 4
-        """More than that is not waited for until the next comparison: a fast master would be far
-        ahead by then."""
+        """A jump of the lag that is compared at once: by the next regular comparison a fast master
+        would be far ahead."""
         self._seen: dict[NodeId, _Seen] = {}
         self._held: deque[tuple[int, int]] = deque()
         """Sequences that wait, and since when."""
@@ -124,9 +123,9 @@ class AckPace:
         now_ms: int,
         target: NodeId | None = None,
     ) -> int:
-        """The sequence up to which clients may be told of what is done; `target` is to catch up."""
+        """Returns the sequence up to which clients may get answers; `target` has to catch up."""
         if not done:
-            # The master's epoch has just begun: from nothing, no pace can be counted.
+            # The master's epoch has just begun: no pace can be computed yet.
             return done
         end = done
         if self._is_of_slaves:
@@ -146,7 +145,7 @@ class AckPace:
         return min(done, max(end, self._released))
 
     def _end_of(self, node: NodeId, feed: Feed, last: int, now_ms: int) -> int | None:
-        """The sequence up to which a slave lets its master go on; None: without a bound."""
+        """Returns the sequence up to which a slave lets its master go on; None: no bound."""
         lag_bytes = feed.lag_bytes(last)
         seen = self._seen.get(node)
         if seen is None or seen.feed is not feed:
@@ -168,7 +167,7 @@ class AckPace:
         return feed.has + seen.window_bytes // feed.record_bytes
 
     def _slowed_end(self, done: int, feed: Feed | None, last: int, now_ms: int) -> int:
-        """The sequence up to which a target that is to catch up lets its master go on."""
+        """Returns the sequence up to which a target that catches up lets its master go on."""
         if feed is None:
             self._slowed = None
             return done
@@ -190,12 +189,12 @@ class AckPace:
         return done if now_ms - slowed.moved_ms > STALLED_MS else int(slowed.end)
 
 
-# The master's side of one partition: what it sends to which slave, and which writes are done.
+# The master's side of one partition: sends records to slaves, and decides which writes are done.
 
 REPAIR_BYTES_MAX: Final = 4 << 20
 """Bytes of values in one answer, plus one value."""
 _PACE_S: Final = 0.05
-"""How often answers that wait for a slave are looked at while the slave is silent."""
+"""Interval of checks of answers that wait for a silent slave."""
 
 
 def reached_of(store: PartitionStore) -> Reached:
@@ -214,7 +213,7 @@ class MasterReplication:
         sender_of: Callable[[NodeId], RecordSender | None],
         may_tell: Callable[[], bool],
     ) -> None:
-        """`may_tell`: whether clients may be told that writes are done.
+        """`may_tell` returns whether clients may learn that writes are done.
 
         It asks for the lease once more, at the moment of the answer: a write that was taken under a
         lease must not be acked after its end, when another master may not have it.
@@ -231,11 +230,11 @@ class MasterReplication:
         """The epoch of the records that are written from now on."""
         self._is_immediate = config.ack == "memory" and config.min_replicas == 1
         self.acks = Acks(is_immediate=self._is_immediate, count=self._count)
-        """Which writes may be called done."""
+        """Which writes are done."""
         self._is_paced = config.min_replicas == 1
         self._pace = AckPace(lag_max_bytes=config.lag_max_bytes, is_of_slaves=self._is_paced)
         self._slowed_for: NodeId | None = None
-        """The target that is to catch up."""
+        """The migration's target that has to catch up."""
         self._loop = asyncio.get_running_loop()
         self._pace_timer: asyncio.TimerHandle | None = None
         self._stop_listening = store.listen(self.moved)
@@ -243,7 +242,7 @@ class MasterReplication:
     def begin(
         self, epoch: int, slaves: tuple[NodeId, ...], *, slowed_for: NodeId | None = None
     ) -> None:
-        """Begins an epoch with these slaves; its first record, which is empty, goes to the binlog.
+        """Begins an epoch with these slaves and commits its first record, which is empty.
 
         The record makes earlier ones countable (raft §5.4.2, see `progress`), and shows slaves the
         new epoch even if no client writes. Call `moved` once the writing commands know of the
@@ -267,8 +266,8 @@ class MasterReplication:
     def end(self, *, handed_to: NodeId | None = None) -> None:
         """Ends the time as master. `handed_to` became master by a hand-over, with all that is here.
 
-        Clients still wait for what was written before the freeze: all of it is on the new master,
-        so it is done. After a failover it may not be, and they are told to try again
+        Clients still wait for writes from before the freeze: the new master has all of them, so
+        they are done. After a failover it may lack some, and clients are asked to try again
         (`test_what_was_written_before_a_freeze_is_done_once_its_target_leads`).
         """
         if handed_to is not None and self._progress is not None:
@@ -291,16 +290,16 @@ class MasterReplication:
         if sender is not None:
             sender.end(self._partition)
 
-    # What slaves ask and tell.
+    # Requests of slaves.
 
     def try_sync(
         self, slave: NodeId, session: int, offer: SyncOffer, *, may_replace: bool = True
     ) -> SyncAnswer:
-        """Answers where a slave goes on.
+        """Answers where a slave resumes.
 
         `may_replace`: whether the slave knows as much of the partition as its master does. Before
-        it hears of a split it has to keep the keys that are to be another partition's: a copy
-        without them, or a rewind, would lose them (planted bug "a trimmed copy is taken for whole";
+        it learns of a split it has to keep the keys of the new partition: a copy without them, or a
+        rewind, would lose them (planted bug "a trimmed copy is taken for whole";
         `test_a_slave_that_hears_late_of_a_split_keeps_what_is_split_off`).
         """
         store = self._store
@@ -328,8 +327,8 @@ class MasterReplication:
         return given
 
     def acked(self, slave: NodeId, standing: SlaveStanding) -> tuple[int, Gap] | None:
-        """Takes a slave's ack; returns about how many bytes it is behind, and what is between the
-        two. None where nothing is sent to it under its session.
+        """Takes a slave's ack; returns about how many bytes it lags, and the gap between the two.
+        Returns None if nothing is sent to it under its session.
         """
         sender = self._sender_of(slave)
         feed = None if sender is None else sender.feed(self._partition, standing.session)
@@ -345,7 +344,7 @@ class MasterReplication:
         return feed.lag_bytes(last), feed.gap(last)
 
     async def repair(self, keys: Sequence[bytes], *, now_ms: int) -> RepairKeysResponse:
-        """The present values of the first keys, and the position of that moment."""
+        """Returns the present values of the first keys, and the position of that moment."""
         store = self._store
         last = store.last_sequence
         position = BinlogPosition(epoch_at(store.epochs, last), last)
@@ -364,9 +363,9 @@ class MasterReplication:
         return RepairKeysResponse(position, told)
 
     def copy_begins(self, slave: NodeId, *, needs: int) -> None:
-        """A copy is made for a slave, which will need records from a sequence on."""
+        """Notes that a copy is made for a slave, which will need records from a sequence on."""
         if self.acks.is_over:
-            return  # This node stopped to be master while the copy was being made.
+            return  # The node lost its role while the copy was being made.
         self._copies[slave] = needs
         self._hold_records()
 
@@ -379,7 +378,7 @@ class MasterReplication:
                 needed.append(first)
         self._store.needed_from = min(needed, default=None)
 
-    # What clients are told.
+    # Answers to clients.
 
     def _count(self, sequence: int) -> int:
         return 0 if self._progress is None else self._progress.count(sequence)
@@ -393,11 +392,11 @@ class MasterReplication:
         self.tell()
 
     def tell(self) -> None:
-        """Tells clients that more is done, if it is and they may be told."""
+        """Marks more writes as done, if clients may learn of it."""
         assert self._progress is not None
         done = self._progress.done(reached_of(self._store))
         is_paced = self._is_paced or self._pace.is_holding or self._slowed_for is not None
-        # Once more after the last wait has ended, so that the acks stop to be paced.
+        # Once more after the last wait has ended, so that the acks are no longer paced.
         was_paced = self.acks.is_paced or self.acks.is_immediate != self._is_immediate
         if (self.slaves and is_paced) or was_paced:
             done = self._paced(done)

@@ -1,4 +1,4 @@
-"""The other nodes as this one knows them: a connection to each, and what is sent over it."""
+"""This node's connections to other nodes."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,11 +26,11 @@ _BACKOFF = Backoff(first_ms=20, longest_ms=1_000)
 
 
 class ReplicationNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes prove themselves to one another."""
+    """How nodes authenticate to one another."""
 
     cluster: str
     secret: Secret
-    """That all nodes have."""
+    """Shared by all nodes."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -47,7 +47,7 @@ class ReplicationNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationPeers:
-    """A channel to each node of the topology but this one, kept while it is there."""
+    """A channel to each other node of the topology, kept while the node is in it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ReplicationPeers:
         self._gone: list[Channel] = []
 
     def learn(self, nodes: Mapping[NodeId, NodeInfo]) -> list[NodeId]:
-        """Where nodes are now; those whose channel is another one from now on, or none."""
+        """Takes the nodes' addresses; returns the nodes whose channel was replaced or removed."""
         changed = []
         for node in [*self._channels]:
             address, channel = self._channels[node]
@@ -111,7 +111,7 @@ class ReplicationPeers:
         return None if found is None else found[1]
 
     async def close_gone(self) -> None:
-        """Close the channels to nodes that are elsewhere, or gone, by now."""
+        """Closes the channels to nodes that have moved or gone."""
         gone, self._gone = self._gone, []
         for channel in gone:
             await channel.close()

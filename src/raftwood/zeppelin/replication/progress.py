@@ -1,11 +1,11 @@
-"""How far the replicas of a partition are, and which writes a master may call done by that.
+"""How far the replicas of a partition are, and which writes of a master are done by that.
 
 No I/O. A master says that a write is done once it and `min_replicas - 1` slaves have it as the
 table asks (in memory, written or synced). A slave that repairs does not count: it cannot take over,
 so that its copy protects nothing (`test_a_slave_that_repairs_does_not_count`). Nor does anything
-count before the first record of the master's own epoch has got there: a record of an earlier one
-may still be cut by a later master that has not got it (raft §5.4.2); so a master begins its epoch
-with an empty record (`test_nothing_is_done_before_the_first_record_of_the_epoch_is`).
+count before the first record of the master's own epoch has got there: a later master that lacks a
+record of an earlier epoch may still cut it (raft §5.4.2); so a master begins its epoch with an
+empty record (`test_nothing_is_done_before_the_first_record_of_the_epoch_is`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from raftwood.zeppelin.records import BinlogPosition
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """The last sequences that a replica has, by how well it has them."""
+    """The last sequences that a replica has: in memory, written and synced."""
 
     memory: int = 0
     written: int = 0
@@ -28,7 +28,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlaveProgress:
-    """The positions of a master's slaves, by what they acked in their present sessions.
+    """The positions of a master's slaves, from the acks of their present sessions.
 
     By session: what a slave acked before a rewind may have been cut since.
     """
@@ -41,19 +41,18 @@ class SlaveProgress:
         self._slaves: dict[NodeId, int] = {}
 
     def take_over(self, earlier: "SlaveProgress", slaves: Sequence[NodeId]) -> None:
-        """The same master begins another epoch: what these slaves have is still what they have."""
+        """Takes over the same master's former epoch: what these slaves have acked stays acked."""
         self._slaves = {node: earlier._slaves[node] for node in slaves if node in earlier._slaves}
 
     def acked(self, slave: NodeId, reached: Reached, *, is_whole: bool) -> None:
         self._slaves[slave] = reached.by(self._ack) if is_whole else 0
 
     def lost(self, slave: NodeId) -> None:
-        """Forgets a slave that is none any more, or that begins a new session and will tell what it
-        has."""
+        """Forgets a slave that has left, or that begins a new session and will ack anew."""
         self._slaves.pop(slave, None)
 
     def done(self, own: Reached) -> int:
-        """Writes up to this sequence may be called done; 0: none yet."""
+        """Returns the sequence up to which writes are done; 0: none yet."""
         sequence = own.by(self._ack)
         if self._others:
             slaves = sorted(self._slaves.values(), reverse=True)
@@ -63,26 +62,26 @@ class SlaveProgress:
         return sequence if sequence >= self._begins else 0
 
     def count(self, sequence: int) -> int:
-        """How many slaves have a write, as WAIT asks."""
+        """Returns how many slaves have a write, for WAIT."""
         return sum(reached >= sequence for reached in self._slaves.values())
 
 
 class PartitionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a replica, as its node tells it; the meta server chooses masters by it."""
+    """The state of a replica, as its node reports it; the meta server chooses masters by it."""
 
     position: BinlogPosition
     """The last record of a master; the last one that a slave acks."""
     is_whole: bool = True
     """False while the replica repairs, or takes no records: it must not be master."""
     lag_bytes: int = 0
-    """About how far a slave's master was ahead when it was heard last."""
+    """On a slave: about how far the master was ahead in its last message."""
     contact_ms: int | None = None
-    """How long ago a slave's present master told how far it is; None: never yet."""
+    """On a slave: time since the present master's last answer; None: none yet."""
     is_streaming: bool = False
-    """A slave's master sends it records as they come."""
+    """On a slave: the master sends it records as they come."""
     copied_bytes: int = 0
-    """How much has come of a whole copy that is under way to a slave."""
+    """Bytes received of a running whole copy."""
     copy_bytes: int = 0
-    """The size of that copy; 0: none is under way."""
+    """Size of that copy; 0: none is running."""
     gap: Gap | None = None
-    """What was between a slave and its master when that was heard last."""
+    """On a slave: the gap in the master's last message."""

@@ -1,6 +1,6 @@
-"""This node's replica of one partition: its role, and what clients may do by that.
+"""This node's replica of one partition: its role, and what clients may do with it.
 
-`ServingLease` is how long a master may go on without the meta server.
+`ServingLease` bounds how long a master serves without the meta server.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from raftwood.zeppelin.replication.wire import SlaveStanding
 class ServingLease:
     """How long a node may serve as master without the meta server.
 
-    It counts from the moment at which the node sent the question that the server answered; the
-    server waits longer than that, from when it heard the question, before it makes another node
-    master. Without it a master that is cut off from the meta server, and not from its clients, goes
-    on beside its successor, and what it acks is undone later (planted bug "no lease"). An answer
-    renews the lease only once its topology is applied: the node would else go on as master of what
-    it no longer has (docs/decisions/0018).
+    It counts from the moment when the node sent the heartbeat. The server waits longer, counted
+    from the heartbeat's arrival, before it makes another node master. Without a lease, a master cut
+    off from the meta server but not from its clients continues beside its successor, and the writes
+    that it acks are undone later (planted bug "no lease"). An answer renews the lease only once its
+    topology is applied: else the node would continue as master of partitions that it no longer has
+    (docs/decisions/0018).
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,13 @@ class ServingLease:
         return now_ns < self.until_ns
 
 
-# This node's replica of one partition: its role, and what clients may do by that.
+# This node's replica of one partition: its role, and what clients may do with it.
 
 _log = get_logger("zeppelin")
 _NO_ACKS: Final = Acks(is_immediate=False, count=lambda _: 0)
 _NO_ACKS.end()
 _ASK_AGAIN_S: Final = 0.02
-"""While a client's read on a slave waits for a record that is not done yet, the master is asked so
-often how far it is."""
+"""How often the slave asks its master for progress while a client's read waits for a record."""
 
 
 class ReplicaRole(Enum):
@@ -71,7 +70,7 @@ class ReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
     sender_of: Callable[[NodeId], RecordSender | None]
     has_lease: Callable[[], bool]
     changed: "Callable[[PartitionReplica], None]"
-    """Called at once when what clients may do with a replica has changed."""
+    """Called at once when clients may do more or less with a replica."""
 
 
 class PartitionReplica:
@@ -92,10 +91,10 @@ class PartitionReplica:
         self._leading: MasterReplication | None = None
         self._following: SlaveReplication | None = None
         self._has_failed_to_lead = False
-        """This node is to be master and cannot: the meta server has to choose another."""
+        """This node should be master and cannot: the meta server has to choose another."""
         self.acks = _NO_ACKS
-        """Which writes are done: of this time as master or the last one; on a slave, as its present
-        master tells it."""
+        """Which writes are done: of this or the last term as master; on a slave, by its present
+        master's reports."""
         self._ask_timer: asyncio.TimerHandle | None = None
 
     # For commands.
@@ -114,32 +113,32 @@ class PartitionReplica:
 
     @property
     def epoch(self) -> int:
-        """Of the records that are to be written now; 0 where none are."""
+        """Epoch of new records; 0 if none may be written."""
         return 0 if self._leading is None else self._leading.epoch
 
     @property
     def is_leading(self) -> bool:
-        """Whether this node is master, as far as it knows, under a lease that has not ended."""
+        """Whether this node believes to be master, under a lease that has not ended."""
         return self._leading is not None and self._may_lead()
 
     @property
     def may_write(self) -> bool:
-        """Whether what is here is the latest there is, and may be written to.
+        """Whether this replica has the latest values and may be written to.
 
-        While it is handed over it is neither. Zeppelin's text refuses writes of a `stuck` partition
-        (section 2.3, step 5); reads wait here as well. Once this node has told how far it came,
-        another may be master before this one hears of it, under a lease that is still on: a read
-        here would not see what the new master has acked
+        During a hand-over it is not. Zeppelin's text refuses writes of a `stuck` partition (section
+        2.3, step 5); reads wait here as well. Once this node has reported its position, another may
+        become master before this one learns of it, while this one's lease still holds: a read here
+        would miss the new master's acked writes
         (`test_a_frozen_partition_is_neither_read_nor_written_before_the_hand_over_is_over`).
         """
         known = self._known
         return known is not None and known.state is not PartitionState.STUCK and self.is_leading
 
     def read_durably(self, *, is_on: bool) -> None:
-        """Sets whether reads wait until the record that they tell of is done.
+        """Sets whether reads wait until the record that they read from is done.
 
-        Without that, a client sees a value that a failover then undoes, and that no one ever wrote
-        as far as its writer was told (docs/decisions/0036; planted bug "reads do not wait").
+        Without that, a client may see a value that a failover then undoes, and whose writer got an
+        error (docs/decisions/0036; planted bug "reads do not wait").
         """
         if is_on != (self.store.last_writes is not None):
             self.store.note_last_writes(is_on=is_on)
@@ -150,8 +149,9 @@ class PartitionReplica:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether clients wait until this replica has told how far it is: at a hand-over or split.
-        The node tells at once then, and not with the next heartbeat."""
+        """Whether clients wait for this replica's report: at a hand-over or split. The node then
+        reports at once, and not with the next heartbeat.
+        """
         known = self._known
         return (
             known is not None
@@ -160,11 +160,11 @@ class PartitionReplica:
         )
 
     def report(self) -> PartitionReport:
-        """How far this replica is; while it repairs it is not whole, and must not be master."""
+        """Reports this replica's position; a repairing one is not whole and must not be master."""
         store, following = self.store, self._following
-        # A master tells its last record, synced or not: frozen, it may still sync it and call it
-        # done after this report, and a target with less would lose it. A slave tells what it acks
-        # by the table's rule: its master calls that done, so that a failover must find it
+        # A master reports its last record, synced or not: frozen, it may still sync it and ack it
+        # after this report, and a target with less would lose it. A slave reports what it acks by
+        # the table's rule: its master takes that as done, so a failover must find it
         # (`test_a_slave_tells_the_meta_server_all_that_it_acks`).
         is_leading = self._leading is not None
         told = store.last_sequence if is_leading else reached_of(store).by(self.config.ack)
@@ -195,7 +195,7 @@ class PartitionReplica:
         return self._following
 
     async def become(self, known: Partition) -> None:
-        """Takes over what the topology says of this partition now."""
+        """Applies the topology's present state of this partition."""
         before, self._known = self._known, known
         if before == known:
             return
@@ -223,10 +223,10 @@ class PartitionReplica:
         self.lead_if_due()
 
     def lead_if_due(self) -> None:
-        """Begins the epoch that the topology has given to this node, once it has a lease.
+        """Begins the epoch that the topology gives to this node, once it has a lease.
 
-        Not before: the node may be starting with a topology from before it was declared down, and
-        another is master (`test_nobody_is_served_before_the_meta_server_has_answered`).
+        Without a lease, the node may have a topology from before it was declared down, and another
+        node is master (`test_nobody_is_served_before_the_meta_server_has_answered`).
         """
         known = self._known
         if known is None or known.master != self._context.node or self._following is not None:
@@ -238,7 +238,7 @@ class PartitionReplica:
         if not self._may_lead():
             return
         if self.store.repairing is not None or self.store.epoch >= epoch:
-            # Its keys are of no one moment, or this topology is older than its records: a master
+            # Its keys are not of one moment, or this topology is older than its records: a master
             # that wrote under an older epoch would break the order by which binlogs are compared.
             _log.error("this replica cannot lead", partition=self.partition, epoch=known.epoch)
             self._has_failed_to_lead = True
@@ -254,7 +254,7 @@ class PartitionReplica:
             is_slowed = known.state is PartitionState.SLOWDOWN
             leading.begin(epoch, known.slaves, slowed_for=known.target if is_slowed else None)
         except RaftwoodError as error:
-            # The disk takes nothing now; the next lease tries again
+            # The disk refuses writes now; the next lease tries again
             # (`test_a_master_whose_disk_takes_nothing_says_that_it_cannot_lead`).
             _log.error("cannot lead now", partition=self.partition, reason=error.message)
             self._has_failed_to_lead = self._leading is None
@@ -269,9 +269,9 @@ class PartitionReplica:
     def answered(
         self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None, done: int | None
     ) -> None:
-        """The master's answer to a standing: how far that is behind, None where it sends nothing;
-        what is between the two; and up to where all is done. None for the last: a master of release
-        0.1.0, with which all that it was told of counts as done.
+        """Takes the master's answer to a standing: how far it lags, None if the master sends
+        nothing; the gap between the two; and up to which record all is done, None from a master of
+        release 0.1.0: then everything in the standing counts as done.
         """
         if self._following is None or not self._following.answered(standing, lag_bytes, gap):
             return
@@ -282,8 +282,9 @@ class PartitionReplica:
             self._ask_timer = asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_master)
 
     def _begin_acks_of_slave(self) -> None:
-        """Begins anew to count what is done: another master called its own records done, and this
-        one may have others under the same numbers."""
+        """Begins to count done records anew: a former master counted its own records, and this one
+        may have others under the same numbers.
+        """
         before = self.acks
         self.acks = Acks(is_immediate=False, count=lambda _: 0, asked=self._ask_master)
         self._context.changed(self)
@@ -292,9 +293,9 @@ class PartitionReplica:
     def _replacing(self, is_beginning: bool) -> None:
         """Ends the waits of reads while the store is rewound or replaced.
 
-        What was read here may be undone by that, and the number of the record that a read waits for
-        may be another record's afterwards: the read would be answered with a value that never was
-        (docs/decisions/0036; planted bug "what was read outlasts a rewind").
+        That may undo the record that a read waits for and give its number to another record: the
+        read would then answer with a value that never was (docs/decisions/0036; planted bug "what
+        was read outlasts a rewind").
         """
         if is_beginning:
             self.acks.end()
@@ -302,7 +303,7 @@ class PartitionReplica:
             self._begin_acks_of_slave()
 
     def _ask_master(self) -> None:
-        """Asks the master what is done, at the end of this turn of the loop."""
+        """Asks the master which records are done, at the end of this turn of the loop."""
         if self._ask_timer is not None:
             self._ask_timer.cancel()
             self._ask_timer = None
@@ -320,19 +321,21 @@ class PartitionReplica:
 
     def _end_leading(self, *, handed_to: NodeId | None = None) -> None:
         leading, self._leading = self._leading, None
-        # Writes are closed first: requests that hear of the end are sent again at once, and would
-        # be written here once more.
+        # Stop writes first: clients resend requests that fail by this end at once, and this node
+        # would write them again.
         self._context.changed(self)
         if leading is not None:
             leading.end(handed_to=handed_to)
 
     def _handed_to(self, before: Partition | None, known: Partition) -> NodeId | None:
-        """The new master if it has all that was written here, by a hand-over; None: it may not."""
+        """Returns the new master if a hand-over gave it everything that was written here; None: it
+        may lack some.
+        """
         if before is None or before.state is not PartitionState.STUCK:
             return None
         is_target = before.target is not None and before.target == known.master
-        # A failover amid the freeze looks the same, but for the mark that the old master gets: what
-        # was written here must not be called done then.
+        # A failover during the freeze looks the same, except for the old master's mark: then writes
+        # here must not count as done.
         is_marked = self._context.node in known.lagging
         is_slave = self._context.node in known.slaves
         return known.master if is_target and is_slave and not is_marked else None

@@ -1,13 +1,13 @@
-"""A node's part in replication: as masters and slaves change, the right ones send and receive.
+"""A node's part in replication: starts and stops senders and receivers as roles change.
 
-The node opens stores and hands them in with the topology that it has persisted; the replicator
-makes each partition what the topology says, serves other nodes on a listener of its own, and tells
-what commands may do by each `PartitionReplica`.
+The node opens stores and passes them with the topology that it has persisted. The replicator gives
+each partition its role, and serves other nodes on its own listener. Each `PartitionReplica` says
+what commands may do.
 
-An `Acker` tells one master how far this node is with all partitions that it follows there. What has
-moved within one turn of the loop goes out in one call. Once in a while everything is told: the
-master answers for which partitions it sends nothing. By that a slave learns that its master has
-forgotten it, after a restart or a new session: otherwise it would wait for records for ever.
+An `Acker` acks to one master, for all partitions that this node follows there. One call carries all
+progress of a turn of the loop. At intervals it acks everything: the master answers for which
+partitions it sends nothing. So a slave learns that its master has forgotten it, after a restart or
+a new session: otherwise it would wait for records for ever.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ from raftwood.zeppelin.replication.wire import (
 )
 
 CALLS_MAX: Final = 8
-"""Under way at a time: a master that is busy is told more at once."""
+"""Calls at a time to a near master; further acks wait and go together."""
 CALLS_FAR_MAX: Final = 64
 APART_S: Final = 0.01
-"""How often a far master is told, as if it were near: with one call at a time it would hear nothing
-for most of a round trip, and its clients would wait for that."""
+"""Interval of calls to a far master beyond `CALLS_MAX`. Without them it would get no acks for most
+of a round trip, and its clients would wait."""
 CHECK_INTERVAL_S: Final = 1.0
 _TIMEOUT_MS: Final = 3_000
 
@@ -65,10 +65,9 @@ class Acker:
         standing_of: Callable[[PartitionId], SlaveStanding | None],
         on_answer: Callable[[SlaveStanding, int | None, Gap | None, int | None], None],
     ) -> None:
-        """`standing_of` is None for a partition that is not fed by this master now. `on_answer`
-        hears, of each standing, how many bytes that is behind, None where it is not fed, what is
-        between the two, and up to which record all is done; the last two are None where the
-        master does not say.
+        """`standing_of` returns None for a partition that this master does not feed now.
+        `on_answer` gets, for each standing, how many bytes it lags (None if it is not fed), the
+        gap, and up to which record all is done; the last two are None if the master does not say.
         """
         self._channel = channel
         self._standing_of = standing_of
@@ -90,7 +89,7 @@ class Acker:
         self._due.pop(partition, None)
 
     def moved(self, partition: PartitionId) -> None:
-        """Something of it has to be told, at the end of this turn."""
+        """Notes that a partition has progress to ack, at the end of this turn."""
         self._due[partition] = None
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -126,14 +125,14 @@ class Acker:
         try:
             call = self._channel.call(ACK, ACK.encode(AckRequest(standings)), _TIMEOUT_MS)
         except RaftwoodError:
-            # There is no connection: everything is told when there is, or by the next check.
+            # No connection: the next check acks everything.
             return
         self._called_at = self._loop.time()
         self._calls[call] = standings
         call.add_done_callback(self._answered)
 
     def _has_to_wait(self) -> bool:
-        """What is due waits for the answer of an earlier call, or for a moment."""
+        """Whether an ack has to wait for the answer of an earlier call, or for a moment."""
         if len(self._calls) < CALLS_MAX:
             return False
         due_at = self._called_at + APART_S
@@ -165,7 +164,7 @@ COPIES_MAX: Final = 2
 
 
 class Replicator:
-    """Use it as a context manager; `listen` before others are told of this node."""
+    """A node's replication, used as a context manager; call `listen` before the node registers."""
 
     def __init__(
         self,
@@ -180,11 +179,11 @@ class Replicator:
         copy_limits: CopyLimits | None = None,
         waited_ms: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`boot` is another, higher number each time that the node is started, kept in its folder.
-        `copies_folder` is for copies on their way: where a store takes its engines from, which
-        removes at its start what is no engine of its own. `changed` hears at once that something
-        else may be done with a replica, but for what comes of the lease's end. `waited_ms` tells
-        how long clients have waited since it was asked last, None where there were none.
+        """`boot` is a higher number at each start of the node, kept in its folder. `copies_folder`
+        is for copies on their way: the store's folder of engines, where a start removes what is no
+        engine. `changed` is called at once when a replica's permissions change, except at the
+        lease's end. `waited_ms` returns the latency of clients since its last call, None if there
+        were none.
         """
         self._environment = environment
         self._node = node
@@ -198,7 +197,7 @@ class Replicator:
         self._copies = 0
         self.throttle = CopyThrottle(copy_limits or CopyLimits(), waited_ms)
         self.tell_soon: Callable[[], None] = lambda: None
-        """Called when the meta server waits for what it can be told now."""
+        """Called when the node should report to the meta server at once."""
         self._applying = asyncio.Lock()
         self.slave_world = SlaveContext(
             environment,
@@ -224,14 +223,14 @@ class Replicator:
         )
         self.admission = self._server.admission
 
-    # For the node.
+    # Called by the node.
 
     async def listen(self, host: str, port: int, *, tls: ServerTls | None = None) -> int:
         return await self._server.listen(host, port, tls=tls)
 
     async def apply(self, topology: Topology, stores: Mapping[PartitionId, PartitionStore]) -> None:
-        """Be what a topology says, with the stores that are open by now; a store that is not named
-        any more is not used when this returns.
+        """Applies a topology, with the stores that are open by now; on return, stores that are not
+        named are no longer used.
         """
         async with self._applying:
             self._topology = topology
@@ -269,9 +268,11 @@ class Replicator:
             self._acker_of(known.master, partition)
 
     def renew_lease(self, *, asked_ns: int, length_ms: int, epoch: int) -> None:
-        """The meta server, at an epoch, answered what was asked at a moment (monotonic)."""
+        """Renews the lease by an answer of the meta server at an epoch, to a request sent at
+        `asked_ns` (monotonic).
+        """
         if epoch > self._topology.epoch:
-            # It may have made another node master already: first apply that.
+            # At a later epoch another node may already be master: apply that topology first.
             return
         self.lease.renew(asked_ns=asked_ns, length_ns=length_ms * 1_000_000)
         for replica in self._replicas.values():
@@ -300,7 +301,7 @@ class Replicator:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # What other nodes ask.
+    # Requests of other nodes.
 
     def _service(self) -> Service:
         service = Service()
@@ -384,7 +385,7 @@ class Replicator:
             await remove_copy(files, folder)
 
     def _leading(self, partition: PartitionId, slave: NodeId) -> MasterReplication | None:
-        """Where this node is master and the other one its slave."""
+        """Returns the master's side, if this node is master and the other one its slave."""
         replica = self._replicas.get(partition)
         if replica is None or replica.leading is None or slave not in replica.leading.slaves:
             return None
@@ -393,8 +394,8 @@ class Replicator:
     def _expected_leading(
         self, partition: PartitionId, slave: NodeId, partition_epoch: int
     ) -> MasterReplication:
-        """For what takes the place of something that the slave has: if it was split off meanwhile,
-        the slave has to keep it first.
+        """Returns the master's side, for a request that replaces data of the slave: a slave that
+        does not know of a split yet has to keep the split-off keys first.
         """
         leading = self._leading(partition, slave)
         if leading is None:

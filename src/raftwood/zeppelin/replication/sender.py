@@ -1,15 +1,15 @@
-"""Sends records to one slave node: all partitions that it follows, each in its turn.
+"""Sends records to one slave node: all partitions that it follows, in turn.
 
-`SenderRules` says which partition is next, and how much of it, without I/O. Each that has something
-to send gets a slice in turn, so that a busy one does not keep others waiting (section 1.3 of
-Zeppelin's text, where each partition has a slice of time); each has a window of bytes that the
+`SenderRules` decides which partition is next, and how much of it, without I/O. Each partition with
+records to send gets a slice in turn, so that a busy one does not keep others waiting (section 1.3
+of Zeppelin's text, where each partition has a slice of time); each has a window of bytes that the
 slave has not synced yet, so that a slow slave is never flooded
 (`test_whatever_happens_no_turn_is_lost_and_windows_hold`).
 
-Nor is a slow link: what is under way over it is no more than the peer got of late within a moment
-(`Rate`: the delivery rate of BBR). What is queued in front of a slow link holds up all that is sent
-behind it: pings, so that the peer seems dead; records of other partitions; and the last records of
-a partition that is frozen for its hand-over
+Nor is a slow link: the bytes under way are no more than the peer lately received in a moment
+(`Rate`: the delivery rate of BBR). A queue in front of a slow link delays everything behind it:
+pings, so that the peer seems dead; records of other partitions; and the last records of a partition
+that is frozen for its hand-over
 (`test_a_link_is_used_in_full_and_what_is_sent_over_it_is_not_late`).
 """
 
@@ -32,13 +32,13 @@ PEER_WINDOW_BYTES: Final = 32 << 20
 """Bytes that all partitions together may have under way to one slave, plus one slice."""
 
 FLIGHT_MS: Final = 1_000
-"""The link holds no more than gets to the peer in this time, plus one slice. It is above the round
-trip of any link on earth, so that each is used in full."""
+"""The link holds no more than arrives at the peer in this time, plus one slice. It is above the
+round trip of any link on earth, so each link is used in full."""
 FLIGHT_BYTES_MIN: Final = 256 << 10
 _SLICES: Final = 32
-"""A flight has so many slices at the least: a message is taken, and acked, as a whole."""
+"""A flight has at least this many slices, because a message is received and acked as a whole."""
 _RATE_FIRST_BYTES_PER_S: Final = 1 << 20
-"""The rate that is assumed until a window was full for the first time."""
+"""The rate assumed until a window was full for the first time."""
 _RATE_KNOWN_MS: Final = 3_000
 
 _Mark: TypeAlias = tuple[int, int, bool]
@@ -48,11 +48,11 @@ whether a window was full.
 
 
 class Rate:
-    """How fast a peer gets what is sent to it: the best rate of late.
+    """How fast bytes arrive at a peer: the best recent rate.
 
-    Measured is what arrives from the sending of a slice until it has arrived itself. Where more
-    could have been sent, the figure is a lower bound: an idle hour must not make a fast link look
-    slow.
+    A measurement counts the bytes that arrive between the sending of a slice and its own arrival.
+    If more could have been sent, the figure is a lower bound: an idle hour must not make a fast
+    link look slow.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Rate:
 
     @property
     def in_flight_bytes(self) -> int:
-        """The bytes on the link while nothing waits: what arrives within the least round trip."""
+        """Bytes on the link while nothing waits: those that arrive within the least round trip."""
         return self.bytes_per_s * (self._round_trip_ms or 0) // 1_000
 
     def sent(self, size: int, now_ms: int, *, is_full: bool) -> _Mark:
@@ -97,13 +97,14 @@ class Rate:
         self._best = max(self._best, bytes_per_s)
 
     def lost(self, size: int) -> None:
-        """Takes out bytes that will not arrive."""
+        """Subtracts bytes that will not arrive."""
         self.under_way_bytes -= size
 
 
 class _Sent:
-    """The slices of a feed that are under way, as one rate counts it: until they arrive, or until
-    they are synced."""
+    """The slices of a feed that are under way, as one rate counts them: until they arrive, or until
+    they are synced.
+    """
 
     __slots__ = ("_slices", "bytes", "rate")
 
@@ -117,7 +118,7 @@ class _Sent:
         self._slices.append((last, size, self.rate.sent(size, now_ms, is_full=is_full)))
 
     def got(self, sequence: int, now_ms: int) -> None:
-        """Takes all slices up to a sequence for arrived."""
+        """Counts all slices up to a sequence as arrived."""
         slices = self._slices
         while slices and slices[0][0] <= sequence:
             _, size, mark = slices.popleft()
@@ -168,8 +169,9 @@ class Feed:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that may be under way. What a long link holds is added: with a fixed window a link
-        with a long round trip would be empty most of the time."""
+        """Bytes that may be under way. The bytes that a long link holds are added: with a fixed
+        window a link with a long round trip would be empty most of the time.
+        """
         return WINDOW_BYTES + self._syncing.rate.in_flight_bytes
 
     @property
@@ -177,7 +179,7 @@ class Feed:
         return self.under_way_bytes < self.window_bytes
 
     def sent(self, *, count: int, size: int, now_ms: int, is_full: bool = True) -> None:
-        """`is_full`: this fills a window, so that no more may be sent now."""
+        """Notes that records were sent. `is_full`: a window is full, so no more may be sent now."""
         self.next += count
         for sent in (self._arriving, self._syncing):
             sent.add(self.next - 1, size, now_ms, is_full=is_full)
@@ -185,16 +187,16 @@ class Feed:
         self._sent_bytes += size
 
     def unsent_bytes(self, last: int) -> int:
-        """About how many bytes are not sent yet, by the average size of the records sent."""
+        """Returns about how many bytes are not sent yet, by the average size of sent records."""
         unsent = max(0, last + 1 - self.next)
         return unsent * self._sent_bytes // max(1, self._sent_count)
 
     def lag_bytes(self, last: int) -> int:
-        """About how far the slave is behind."""
+        """Returns about how far the slave lags."""
         return self.under_way_bytes + self.unsent_bytes(last)
 
     def gap(self, last: int) -> Gap:
-        """What is between the slave and its master."""
+        """Returns the gap between the slave and its master."""
         lag_bytes, rate = self.lag_bytes(last), self._syncing.rate
         return Gap(
             queued_bytes=max(0, lag_bytes - rate.in_flight_bytes),
@@ -203,17 +205,17 @@ class Feed:
 
     @property
     def record_bytes(self) -> int:
-        """The average size of the records that were sent."""
+        """Average size of the records that were sent."""
         return max(1, self._sent_bytes // max(1, self._sent_count))
 
     def acked(self, sequence: int, *, arrived: int, now_ms: int) -> None:
-        """The slave has synced all up to a sequence, and got all up to another."""
+        """Notes that the slave has synced all up to a sequence, and received all up to another."""
         self.has = max(self.has, sequence)
         self._arriving.got(arrived, now_ms)
         self._syncing.got(sequence, now_ms)
 
     def lost(self) -> None:
-        """Takes out what is under way: it will not be acked."""
+        """Subtracts the bytes under way: they will not be acked."""
         for sent in (self._arriving, self._syncing):
             sent.rate.lost(sent.bytes)
 
@@ -283,8 +285,8 @@ class SenderRules:
         feed.acked(sequence, arrived=arrived, now_ms=now_ms)
 
     def needed(self, partition: PartitionId) -> int | None:
-        """The oldest record that may have to be read for a partition's slave, which may have lost
-        what was sent; None without one.
+        """Returns the oldest record that a partition's slave may need, which may have lost what was
+        sent; None without a feed.
         """
         feed = self._feeds.get(partition)
         return None if feed is None else feed.has + 1
@@ -308,7 +310,7 @@ class SenderRules:
         return True
 
     def next(self) -> Feed | None:
-        """The feed whose turn it is; `grown` puts it at the end of the queue where more is left."""
+        """Returns the feed whose turn it is; `grown` queues it again if more is left."""
         if not self._turns or not self._has_room:
             return None
         feed = self._turns.popleft()
@@ -316,11 +318,11 @@ class SenderRules:
         return feed
 
 
-# Sends records to one peer: all partitions that it follows, each in its turn.
+# Sends records to one peer: all partitions that it follows, in turn.
 #
-# A turn is one message. Nothing is sent twice: a message that the connection loses ends the feeds,
-# and the slave, which hears that when it acks, offers its position anew. To send again from a guess
-# of what arrived would need a second way to find out where a slave is, beside TrySync.
+# A turn is one message. Nothing is sent twice: a lost message ends the feeds, and the slave, which
+# learns of it when it acks, offers its position anew. Resending from a guess of what arrived would
+# need a second way to find a slave's position, beside TrySync.
 
 SLICES_MAX: Final = 4
 """Slices in one message."""
@@ -349,15 +351,15 @@ class RecordSender:
 
     def end(self, partition: PartitionId) -> None:
         self._rules.end(partition)
-        # Another partition may have waited for the room that this made.
+        # Another partition may have waited for this room.
         self._has_turns.set()
 
     def disconnected(self) -> None:
-        """The connection was lost, and with it what was under way."""
+        """Notes that the connection was lost, with all that was under way."""
         self._rules.end_all()
 
     def grown(self, partition: PartitionId) -> None:
-        """There may be more of a partition than was sent."""
+        """Notes that a partition may have records to send."""
         store = self._store_of(partition)
         if store is not None and self._rules.grown(partition, store.last_sequence):
             self._has_turns.set()
@@ -371,14 +373,14 @@ class RecordSender:
         return self._rules.feeding(partition)
 
     def acked(self, feed: Feed, *, sequence: int, arrived: int) -> None:
-        """The peer has synced up to a sequence, and got all up to another."""
+        """Notes that the peer has synced up to a sequence, and received all up to another."""
         self._rules.acked(feed, sequence=sequence, arrived=arrived, now_ms=self._now_ms())
         self.grown(feed.partition)
-        # Another's turn may have waited for the room that this made.
+        # Another partition may have waited for this room.
         self._has_turns.set()
 
     def needed(self, partition: PartitionId) -> int | None:
-        """The first record that the peer may need; None where nothing is sent to it."""
+        """Returns the first record that the peer may need; None if nothing is sent to it."""
         return self._rules.needed(partition)
 
     async def close(self) -> None:
@@ -397,8 +399,8 @@ class RecordSender:
             while parts := await self._turn():
                 if not self._channel.send(RECORDS, encode_parts(parts)):
                     self._rules.end_all()
-                # Other tasks of this node run between two turns, even while there is no end to
-                # send.
+                # Let other tasks of this node run between two turns, even while there is always
+                # more to send.
                 await asyncio.sleep(0)
 
     async def _turn(self) -> list[RecordsPart]:
@@ -415,7 +417,7 @@ class RecordSender:
         return parts
 
     async def _slice(self, feed: Feed) -> RecordsPart | None:
-        """The next records of one partition."""
+        """Returns the next records of one partition."""
         partition = feed.partition
         store = self._store_of(partition)
         if store is None:
@@ -424,8 +426,8 @@ class RecordSender:
         try:
             records = await store.records(first=feed.next, bytes_max=self._rules.slice_bytes)
         except OutOfRange:
-            # The records are purged: a slow slave may hold back only so many. It has to take a
-            # whole copy, which is less than what it missed.
+            # The records are purged: a slow slave may keep only so many. It has to take a whole
+            # copy, which is less than what it missed.
             self._rules.end(partition)
             return None
         if not records or self._rules.feed(partition, feed.session) is not feed:

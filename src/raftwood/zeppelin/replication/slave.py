@@ -1,14 +1,14 @@
-"""A slave's side of one partition: it finds where to go on, and takes what its master sends.
+"""A slave's side of one partition: finds where to resume, and takes its master's records.
 
-`ReceiverRules` says what a slave takes, without I/O: only from its current master, within the
-session that they agreed on, in exact sequence, and never an epoch below the last one. What it has
-already is known and passed over. A session that breaks any of this is over: the slave offers its
-position anew.
+`ReceiverRules` decides which records a slave takes, without I/O: only from its current master,
+within the agreed session, in exact sequence, and never an epoch below the last one. It skips
+records that it has. A session that breaks any of this is over: the slave offers its position anew.
 
-Each of the four keeps out records of another past. A master that was replaced goes on sending until
-it hears of it. A message of an earlier session may arrive after a rewind, and bring back what was
-undone. A gap would never be filled, since the binlog is applied record by record. And an older
-epoch means that the sender was replaced (`tests/unit/zeppelin/replication/test_receiver_rules.py`).
+Each of the four rules keeps out records of another past. A replaced master continues to send until
+it learns of its replacement. A message of an earlier session may arrive after a rewind, and bring
+back what was undone. A gap would never be filled, since the binlog is applied record by record. And
+an older epoch means that the sender was replaced
+(`tests/unit/zeppelin/replication/test_receiver_rules.py`).
 """
 
 import asyncio
@@ -68,19 +68,18 @@ class RecordVerdict(Enum):
 
 
 class ReceiverRules:
-    """What one partition of a slave takes."""
+    """Decides which records one partition of a slave takes."""
 
     def __init__(self, *, master: NodeId) -> None:
         self.master = master
         self.session = 0
-        """The session that was proposed or agreed on; 0: none. Its records may overtake the
-        master's answer, so that a proposed one counts as well.
-        """
+        """The session proposed or agreed on; 0: none. A proposed one counts because its records may
+        overtake the master's answer."""
         self._epoch = 0
         self._last = 0
 
     def propose(self, session: int, *, epoch: int, last: int) -> None:
-        """A new session, from what is stored now.
+        """Begins a session at the store's present end.
 
         Its number was never used before, not even before a restart: a late message of a session
         with the same number would be taken for one of this
@@ -90,7 +89,7 @@ class ReceiverRules:
         self.session = session
 
     def follow(self, master: NodeId) -> None:
-        """Another master: sessions with the last one are over."""
+        """Follows another master: sessions with the last one are over."""
         self.master = master
         self.session = 0
 
@@ -98,7 +97,7 @@ class ReceiverRules:
         return source == self.master and self.session != 0 and session == self.session
 
     def judge(self, record: BinlogRecord) -> RecordVerdict:
-        """One record of a session that is heard."""
+        """Decides about one record of the present session."""
         if record.sequence <= self._last:
             return RecordVerdict.KNOWN
         if record.sequence > self._last + 1 or record.epoch < self._epoch:
@@ -109,7 +108,7 @@ class ReceiverRules:
 
 
 def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
-    """A record as its keys get it: a write that has expired on the way deletes.
+    """Returns a record as a slave applies it: a write that has expired on the way deletes.
 
     Expiries are absolute, as the master wrote them. If they counted from the arrival, a key would
     live longer on a slave than on its master, and come back after a failover (planted bug "relative
@@ -129,20 +128,20 @@ def as_arrived(record: BinlogRecord, *, now_ms: int) -> BinlogRecord:
     )
 
 
-# A slave's side of one partition: it finds where to go on, and takes what its master sends.
+# A slave's side of one partition: finds where to resume, and takes its master's records.
 
 ASK_TIMEOUT_MS: Final = 3_000
 _PAUSE: Final = Backoff(first_ms=150, longest_ms=150, jitter=0.67)
 """Between two attempts."""
 REPAIR_KEYS_MAX: Final = 1_000
-"""Of one request."""
+"""Keys in one request."""
 SYNCS_MAX: Final = 16
-"""Partitions of a node that ask their masters at the same time where to go on: a node that starts
-with thousands of them would hold up every master."""
+"""Partitions of a node that sync with their masters at the same time: a node that starts with
+thousands of them would block every master."""
 COPIES_MAX: Final = 4
-"""Whole copies that a node takes at the same time; others wait, and do not ask meanwhile."""
+"""Whole copies that a node receives at the same time; others wait without asking."""
 COPY_PAUSE: Final = Backoff(first_ms=750, longest_ms=750, jitter=0.67)
-"""Between two attempts to get a copy of a master that sends enough of them."""
+"""Pause before asking again a master that already sends enough copies."""
 FULL_SYNC_TIMEOUT_MS: Final = 24 * 3_600_000
 
 _log = get_logger("zeppelin")
@@ -171,7 +170,7 @@ class SlaveContext:
         before a restart."""
         self.turns = asyncio.Semaphore(SYNCS_MAX)
         self.copied_bytes = self.streamed_bytes = 0
-        """Bytes that have come since the node was started: of whole copies, and of records."""
+        """Bytes received since the node was started: of whole copies, and of records."""
         self.copies = asyncio.Semaphore(COPIES_MAX)
         self.throttle = throttle
 
@@ -190,8 +189,7 @@ class SlaveReplication:
         *,
         replacing: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`replacing` is called when the store begins to be rewound or replaced, and when that
-        ends."""
+        """`replacing` is called when a rewind or replacement of the store begins and ends."""
         self._partition = partition
         self._replacing = replacing
         self._store = store
@@ -200,23 +198,23 @@ class SlaveReplication:
         self._rules: ReceiverRules | None = None
         self._syncing: asyncio.Task[None] | None = None
         self.lag_bytes = 0
-        """About how far the master was ahead when it was heard last."""
+        """About how far the master was ahead in its last message."""
         self.gap: Gap | None = None
-        """The gap at that time; None: the master tells none."""
+        """The gap in that message; None: the master reports none."""
         self.copied_bytes = self.copy_bytes = 0
-        """How much has come of a whole copy that is under way, and its size; else 0."""
+        """Bytes received of a running whole copy, and its size; else 0."""
         self._incoming: IncomingCopy | None = None
-        """A copy that has not come as a whole yet, maybe after several attempts."""
+        """A copy that is not complete yet, maybe after several attempts."""
         self._contact_ns: int | None = None
         self._is_ended = False
         self._is_changing = False
-        """The store rewinds or restores, which is never given up half-way: engine and binlog would
-        be of two moments."""
+        """The store rewinds or restores, which must finish once begun: engine and binlog would be
+        of two moments."""
         self._stop_listening = store.listen(self._moved)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the master has agreed to send what follows."""
+        """Whether the master has agreed to send the next records."""
         return self._rules is not None and self._rules.session != 0 and self._syncing is None
 
     def follow(self, master: NodeId, *, epoch: int) -> None:
@@ -232,7 +230,7 @@ class SlaveReplication:
         self._begin_sync()
 
     async def end(self) -> None:
-        """Takes no more; what is being done to the store is finished or given up first."""
+        """Stops following. A running change of the store is finished; other work is cancelled."""
         self._is_ended = True
         self._stop_listening()
         if self._syncing is not None:
@@ -243,7 +241,7 @@ class SlaveReplication:
         if self._incoming is not None:
             await self._incoming.remove()
 
-    # What the master sends.
+    # Records from the master.
 
     def take(self, source: NodeId, part: ReceivedPart) -> None:
         """Takes records in one go: the binlog syncs them together."""
@@ -264,14 +262,14 @@ class SlaveReplication:
                     self._begin_sync()
                     return
         except RaftwoodError as error:
-            # The disk takes no more for now. A new session goes on from what it has taken: to drop
-            # the records and keep the session would leave a gap.
+            # The disk refuses more for now. A new session resumes behind the stored records:
+            # dropping records and keeping the session would leave a gap.
             _log.warning("records are refused", partition=self._partition, reason=error.message)
             rules.session = 0
             self._begin_sync()
 
     def standing(self, master: NodeId) -> SlaveStanding | None:
-        """The ack to a master; None while no session is agreed on."""
+        """Returns the ack to a master; None while no session is agreed on."""
         rules = self._rules
         if rules is None or rules.master != master or not self.is_streaming:
             return None
@@ -283,11 +281,11 @@ class SlaveReplication:
     def answered(
         self, standing: SlaveStanding, lag_bytes: int | None, gap: Gap | None = None
     ) -> bool:
-        """The master's answer to a standing: how far that is behind, None where it sends nothing
-        under its session. Returns whether it sends to this replica now.
+        """Takes the master's answer to a standing: how far it lags, None if the master sends
+        nothing under this session. Returns whether the master sends to this replica now.
 
-        "Nothing" is how a slave learns that its master has forgotten it, after a restart for
-        example: no record would ever come to tell it.
+        By None a slave learns that its master has forgotten it, after a restart for example: no
+        record would ever show it.
         """
         rules = self._rules
         if rules is None or rules.session != standing.session or not self.is_streaming:
@@ -300,7 +298,7 @@ class SlaveReplication:
         return True
 
     def contact_ms(self) -> int | None:
-        """How long ago the present master was heard; None: not yet."""
+        """Returns the time since the present master's last message; None: none yet."""
         if self._contact_ns is None:
             return None
         return (self._world.environment.clock.monotonic_ns() - self._contact_ns) // 1_000_000
@@ -309,7 +307,7 @@ class SlaveReplication:
         if self.is_streaming and self._rules is not None:
             self._world.moved(self._rules.master, self._partition)
 
-    # Finding where to go on.
+    # Finding where to resume.
 
     def _begin_sync(self) -> None:
         if self._syncing is None and not self._is_ended:
@@ -338,7 +336,7 @@ class SlaveReplication:
         self._moved()
 
     async def _try(self) -> SyncAnswer:
-        """Offers the own position, and does what the master answers, but for a whole copy."""
+        """Offers this replica's position, and does what the master answers, except a copy."""
         rules, store = self._rules, self._store
         assert rules is not None
         master = rules.master
@@ -358,8 +356,8 @@ class SlaveReplication:
             return WaitToSync()
         if isinstance(answer, StreamFrom):
             return answer
-        # The master sends nothing under this session. Records of earlier ones must not be taken
-        # either, while the store is rewound.
+        # The master sends nothing under this session. While the store is rewound, records of
+        # earlier sessions must not be taken either.
         rules.session = 0
         if isinstance(answer, CutAfter):
             return await self._rewind(channel, master, answer.sequence)
@@ -372,8 +370,9 @@ class SlaveReplication:
         return channel
 
     async def _rewind(self, channel: Channel, master: NodeId, after: int) -> SyncAnswer:
-        """Undoes what the master has not got; then the caller asks again, or takes a copy
-        (`test_what_the_new_master_has_not_got_is_undone_on_the_old_one`)."""
+        """Undoes the records that the master lacks; then the caller asks again, or takes a copy
+        (`test_what_the_new_master_has_not_got_is_undone_on_the_old_one`).
+        """
         keys = await self._store.touched(after=after)
         if keys is None:
             return FullSync("a flush has to be undone")
@@ -383,8 +382,8 @@ class SlaveReplication:
             wanted = keys[len(values) : len(values) + REPAIR_KEYS_MAX]
             request = RepairKeysRequest(self._partition, self._epoch, wanted)
             response = await channel.ask(REPAIR_KEYS, request, ASK_TIMEOUT_MS)
-            # All values must come from one master in one epoch: the position up to which the store
-            # repairs has to be behind every one of them.
+            # All values must come from one master in one epoch: the position where the repair ends
+            # has to be behind every one of them.
             if until is not None and response.position.epoch != until.epoch:
                 raise Unavailable("the master began another epoch meanwhile")
             until = response.position
@@ -395,7 +394,7 @@ class SlaveReplication:
         return WaitToSync()
 
     async def _copy(self, reason: str) -> None:
-        """Takes a whole copy, or what is left of one that broke off."""
+        """Takes a whole copy, or the rest of one that broke off."""
         world = self._world
         assert self._rules is not None
         master = self._rules.master
@@ -442,10 +441,10 @@ class SlaveReplication:
             self._replacing(False)
 
     def _check_still_master(self, master: NodeId) -> None:
-        """`Unavailable` where the master has changed since it answered.
+        """Raises `Unavailable` if the master has changed since it answered.
 
-        Only the present master may have records cut or replaced here. Those that the last one has
-        not got may be acked writes of the present one, or the reason why this very replica is
+        Only the present master may cause records here to be cut or replaced. Records that the last
+        one lacks may be acked writes of the present one, or the reason why this very replica is
         chosen next.
         """
         if self._rules is None or self._rules.master != master:
@@ -453,9 +452,10 @@ class SlaveReplication:
 
 
 async def _kept(incoming: IncomingCopy, error: BaseException) -> IncomingCopy | None:
-    """Keeps what has come of a copy, where its master may be away for a moment only: hundreds of
-    gigabytes must not begin at the first byte for a broken connection
-    (`test_a_copy_that_breaks_off_goes_on_with_the_files_that_it_lacks`)."""
+    """Keeps the received part of a copy if its master may be away only for a moment: a broken
+    connection must not restart hundreds of gigabytes
+    (`test_a_copy_that_breaks_off_goes_on_with_the_files_that_it_lacks`).
+    """
     if isinstance(error, Unavailable) and not isinstance(error, DiskFull):
         await incoming.close()
         return incoming

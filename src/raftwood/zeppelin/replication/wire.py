@@ -1,8 +1,7 @@
-"""What nodes say to one another about their partitions: methods of the replication listener.
+"""The methods of the replication listener, by which nodes exchange records and positions.
 
-A slave asks its master (`TRY_SYNC`, `REPAIR_KEYS`, `FULL_SYNC`) and tells it how far it is (`ACK`);
-the master sends `RECORDS`, all partitions of one turn in one message, each record as it stands in
-the binlog.
+A slave asks its master (`TRY_SYNC`, `REPAIR_KEYS`, `FULL_SYNC`) and acks to it (`ACK`). The master
+sends `RECORDS`: all partitions of one turn in one message, each record as it stands in the binlog.
 """
 
 from typing import Final
@@ -31,13 +30,13 @@ class TrySyncRequest(msgspec.Struct, frozen=True, array_like=True):
 
     partition: PartitionId
     partition_epoch: int
-    """As the slave knows it: a master that knows less is asked again later."""
+    """As the slave knows it; a master that knows an older one is asked again later."""
     session: int
     offer: SyncOffer
 
 
 class TrySyncResponse(msgspec.Struct, frozen=True, array_like=True):
-    """What the slave has to do."""
+    """The slave's next step."""
 
     answer: SyncAnswer
 
@@ -51,7 +50,7 @@ class RecordsPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReceivedPart(msgspec.Struct, frozen=True, array_like=True):
-    """A `ShardPart` as it is decoded."""
+    """A decoded `RecordsPart`."""
 
     partition: PartitionId
     session: int
@@ -68,49 +67,49 @@ class SlaveStanding(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AckRequest(msgspec.Struct, frozen=True, array_like=True):
-    """All that a slave has to tell a master now."""
+    """All that a slave acks to a master now."""
 
     standings: list[SlaveStanding]
 
 
 class AckResponse(msgspec.Struct, frozen=True, array_like=True):
-    """What the master knows of that."""
+    """The master's answer to the standings."""
 
     lags_bytes: list[int | None]
-    """For each standing about how far it is behind; None: nothing is sent to it under that
-    session, so it has to try to sync."""
+    """For each standing, about how far it lags; None: nothing is sent under that session, so the
+    slave has to sync."""
     gaps: list[Gap | None] = []
-    """For each standing; masters of 0.1.0 tell none."""
+    """For each standing; masters of 0.1.0 send none."""
     done: list[int] = []
-    """For each up to which record all is done, for those who read from slaves. Masters of 0.1.0 do
-    not tell it, and its slaves pass over it."""
+    """For each standing, up to which record all is done, for clients that read from slaves. Masters
+    of 0.1.0 do not send it, and slaves of 0.1.0 skip it."""
 
 
 class RepairKeysRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Keys whose present values a slave needs."""
+    """Asks for the present values of keys."""
 
     partition: PartitionId
     partition_epoch: int
-    """Of the topology, as the slave knows it."""
+    """The topology's epoch, as the slave knows it."""
     keys: list[bytes]
 
 
 class RepairKeysResponse(msgspec.Struct, frozen=True, array_like=True):
-    """The values of the first of the keys: as many as are answered at once."""
+    """The values of the first keys, as many as fit into one answer."""
 
     position: BinlogPosition
     values: list[KeyWrite]
 
 
 class CopyRequest(msgspec.Struct, frozen=True, array_like=True):
-    """All of a partition."""
+    """Asks for a whole copy of a partition."""
 
     partition: PartitionId
     partition_epoch: int
-    """Of the topology, as the slave knows it."""
+    """The topology's epoch, as the slave knows it."""
     has: dict[str, tuple[int, int]] = {}
-    """Files that are there from an attempt before, each with its size and its XXH3-64: where the
-    master's are the same, they are not sent."""
+    """Files from an earlier attempt, each with its size and its XXH3-64; the master does not send
+    files that are the same there."""
 
 
 class CopyChunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -120,11 +119,11 @@ class CopyChunk(msgspec.Struct, frozen=True, array_like=True, tag=1):
     offset: int
     data: bytes
     total_bytes: int = 0
-    """Of all files together; the first chunk tells it."""
+    """Size of all files together; the first chunk has it."""
 
 
 class CopyEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The last of a copy: what its files must be, and the position that they are of."""
+    """The end of a copy: the list of its files, and their position."""
 
     files: dict[str, tuple[int, int]]
     """Each with its size and its XXH3-64."""
