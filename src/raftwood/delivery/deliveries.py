@@ -15,7 +15,8 @@ _creating: Final = threading.Lock()
 
 
 class Delivery(Generic[Stored]):
-    """Await it for the outcome, on any loop, or wait for it in any thread but the sender's own. ||
+    """Await it for the outcome, on any loop, or wait for it in any thread but the sender's own.
+
     This is the base of each sender's class. The subclass holds the outcome, and calls `_tell` as
     soon as it has one.
     """

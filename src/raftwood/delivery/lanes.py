@@ -47,7 +47,8 @@ class LaneAttempts:
 async def successor(
     find: Callable[[], Awaitable[Found | None]], *, timeout_s: float, missing: str
 ) -> Found:
-    """Returns the log that replaces one that has ended; waits while it is being created. ||
+    """Returns the log that replaces one that has ended; waits while it is being created.
+
     `missing` is the text of the error if there is none after `timeout_s`.
     """
     loop = asyncio.get_running_loop()

@@ -101,10 +101,12 @@ def read_arrow_stream(
     is_new: bool = False,
 ) -> "list[pyarrow.RecordBatch]":
     """Returns the record batches of an untrusted stream, without copies, checked to the last
-    offset. || Refuses compressed buffers, because their real size is unknown, and types whose
-    values can be far larger than the bytes sent; a producer may compress the whole stream instead.
-    LogGroups made of the result stay within bounds. A stream that is not new may have more batches
-    and fields, because release 0.1.0 accepted them.
+    offset.
+
+    Refuses compressed buffers, because their real size is unknown, and types whose values can be
+    far larger than the bytes sent; a producer may compress the whole stream instead. LogGroups made
+    of the result stay within bounds. A stream that is not new may have more batches and fields,
+    because release 0.1.0 accepted them.
     """
     arrow = import_arrow()
     if len(data) > bytes_max:
@@ -127,7 +129,9 @@ def read_arrow_stream(
 
 def arrow_to_log_groups(data: Buffer, *, received_s: int) -> list[bytes]:
     """Turns a stored stream into LogGroups, in order; a new one starts wherever topic, source or
-    tags change. || Records without a time get that of the batch's receipt.
+    tags change.
+
+    Records without a time get that of the batch's receipt.
     """
     batches = read_arrow_stream(data)
     encode = import_module("raftwood.loghub.arrow_columns").log_groups_of

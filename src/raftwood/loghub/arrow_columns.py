@@ -240,7 +240,8 @@ class _Irregular(Exception):
 
 def columns_of(data: Buffer, *, keys: Container[bytes] | None = None) -> Columns:
     """Decodes a LogGroup; `InvalidInput` if it is not one, `TooLarge` for too many different keys.
-    || With `keys`, values of other keys may be left out.
+
+    With `keys`, values of other keys may be left out.
     """
     try:
         return _Parse(data).columns(keys)

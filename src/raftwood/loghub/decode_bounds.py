@@ -56,7 +56,9 @@ DEFAULT_BOUNDS: Final = DecodeBounds()
 
 def check_json(data: bytes, bounds: DecodeBounds, name: str, number: int = 0) -> None:
     """`BatchTooLarge` if a record exceeds a bound. Whether it is JSON at all is left to the
-    decoder. || `name` may have a placeholder for the record's number, filled in only for an error.
+    decoder.
+
+    `name` may have a placeholder for the record's number, filled in only for an error.
     """
     # Brackets within texts count too, so this is never too low; most records end here.
     brackets = data.count(b"[") + data.count(b"{")

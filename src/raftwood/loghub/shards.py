@@ -279,8 +279,9 @@ def shard_of_key(logstore: Logstore, key: str) -> Shard:
 
 
 def lineage_of_key(logstore: Logstore, key: str) -> list[Shard]:
-    """Returns every known shard that ever had a key, from the oldest to the present one. || At any
-    time one shard has a key, and it hands the key over to one with a larger number.
+    """Returns every known shard that ever had a key, from the oldest to the present one.
+
+    At any time one shard has a key, and it hands the key over to one with a larger number.
     """
     had = [
         each

@@ -168,8 +168,9 @@ class Gateways:
         is_repeatable: bool = True,
         turn: int = 0,
     ) -> Payload:
-        """Calls one gateway after the other until one answers or the time is over. || A call that
-        is not repeatable is not repeated after its answer was lost.
+        """Calls one gateway after the other until one answers or the time is over.
+
+        A call that is not repeatable is not repeated after its answer was lost.
         """
         loop = asyncio.get_running_loop()
         deadline: float | None = None

@@ -211,8 +211,10 @@ class AsyncProducer:
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> Delivery[Delivered]:
         """Takes a record, and waits for room if need be. Await the delivery to know that it is
-        stored. || Records of one key are stored in the order of these calls; those without a key go
-        to any shard.
+        stored.
+
+        Records of one key are stored in the order of these calls; those without a key go to any
+        shard.
         """
         if self.held_bytes >= self.pause_at:
             await self.room()

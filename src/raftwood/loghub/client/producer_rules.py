@@ -31,8 +31,9 @@ from raftwood.loghub.shards import contains, covers_all
 
 
 class ProducerRecord(msgspec.Struct, gc=False, eq=False):
-    """One record, or several that were given as one batch and stay together. || It is not tracked
-    for garbage: there may be very many, and each ends with its outcome.
+    """One record, or several that were given as one batch and stay together.
+
+    It is not tracked for garbage: there may be very many, and each ends with its outcome.
     """
 
     is_whole: ClassVar[bool] = False

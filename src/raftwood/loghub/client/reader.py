@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 def startable(
     shards: Iterable[Shard], *, started: Collection[int], done: Collection[int]
 ) -> list[Shard]:
-    """Returns the shards whose ancestors are read to the end, or gone; in order of their ids. ||
+    """Returns the shards whose ancestors are read to the end, or gone; in order of their ids.
+
     Ancestors are found by their ranges and not by the parents' numbers, because a parent may be
-    deleted while its own parent is still to be read.
-    while its own parent is still to be read.
+    deleted while its own parent is still to be read. while its own parent is still to be read.
     """
     known = sorted(shards, key=lambda each: each.id)
     unread = [each for each in known if each.id not in done]
@@ -455,8 +455,10 @@ class AsyncReader:
         return frame
 
     async def commit(self) -> None:
-        """Commits for the group what was handed out so far. || A batch counts with its last record:
-        a reader that begins inside a batch gets its first records twice.
+        """Commits for the group what was handed out so far.
+
+        A batch counts with its last record: a reader that begins inside a batch gets its first
+        records twice.
         """
         if self._checkpoints is None:
             raise InvalidInput("a reader without a group has nothing to commit: give it one")

@@ -89,7 +89,8 @@ class Producer:
         tags: Mapping[str, str] = _NO_TAGS,
         is_waiting: bool = True,
     ) -> Delivery[Delivered]:
-        """Takes a record, and waits for room if need be; `Overloaded` if there is none in time. ||
+        """Takes a record, and waits for room if need be; `Overloaded` if there is none in time.
+
         One thread's records of one key are stored in the order they are sent in.
         """
         delivery = self._producer.encode(

@@ -177,13 +177,14 @@ class HoldStage(Enum):
     so that the shard does not look free while it changes hands (5.3.2 of the text)."""
     CONSUMING = auto()
     STOPPING = auto()
-    """The consumer was told to stop, and may be inside process()."""
+    """The consumer has been asked to stop, and may be inside process()."""
     HUNG = auto()
-    """A call does not return: the lease is to be freed, or was; the consumer is still here.
+    """A call does not return: the lease is to be freed, or was; the consumer still runs.
 
     The text does not treat this: a worker whose processor waits for ever for a database renews for
-    ever, and its shard is read by nobody until a person notices (planted bug "keeps a shard in
-    which it hangs")."""
+    ever, and no worker reads its shard until a person notices (planted bug "keeps a shard in which
+    it hangs").
+    """
     STOPPED = auto()
     """The last checkpoint is to be handed over."""
     LEAVING = auto()
@@ -271,7 +272,7 @@ class LeaseAgent:
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._gathered_ms = 0
-        """Until then a hand-over waits for other consumers that were told to stop."""
+        """Until then a hand-over waits for other consumers that have been asked to stop."""
         self._calls.want(StoreCall.REGISTER, now_ms)
 
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
@@ -359,7 +360,7 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
                 # The call may have been done, and a poll may have shown its work while it was
                 # under way, when the agent did not yet take the row for its own. It is not shown
-                # again: without this look, nobody would read the shard until the lease expires
+                # again: without this look, no worker would read the shard until the lease expires
                 # (`test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten`).
                 self._reconcile(self._view.known(shards), now_ms, actions)
             case lease_events.ShardsListed(shards, deleted_seq):
@@ -513,7 +514,7 @@ class LeaseAgent:
         elif self.is_leaving or lease.is_ended:
             hold.stage = HoldStage.LEAVING
         else:
-            # The consumer was stopped by its deadline, and nobody has taken the lease: it begins
+            # The consumer was stopped by its deadline, and no worker has taken the lease: it begins
             # again, in a new epoch
             # (`test_workers_stop_while_the_store_is_away_and_go_on_by_themselves`).
             hold.stage, hold.save, hold.begin_ms = HoldStage.WAITING, None, now_ms
@@ -550,7 +551,7 @@ class LeaseAgent:
         """A hold of a lease that another may still read.
 
         Section 5.3.2 of the text: the thief waits for a lease timeout before it becomes consumer,
-        in case the victim is cut off and hears of nothing. It is the victim's T that counts, and
+        in case the victim is cut off and receives nothing. It is the victim's T that counts, and
         from now, since the steal ends the victim's renewals (planted bugs "begins before the victim
         handed over" and "forgets that its victim may be silent for longer").
         """

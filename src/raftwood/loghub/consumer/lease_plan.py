@@ -59,7 +59,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class LeaseMove(msgspec.Struct, frozen=True):
-    """A lease that changes hands; from `NOBODY` where it is free."""
+    """A change of a lease's owner; its source is `NOBODY` for a free lease."""
 
     shard: str
     source: str
