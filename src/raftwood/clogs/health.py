@@ -25,7 +25,8 @@ time in isolation is not waited for" in `tests/kits/clogs/health_model/mutants.p
   (`test_a_pause_of_minutes_isolates_nobody_and_counts_one_check`; planted bugs "a pause counts as
   many checks" and "a pause leaves pongs no time").
 - A lost connection counts as one failed check at the next one, for the pong cannot come any more;
-  alone it isolates nobody: a receiver that restarts is back in a second (planted bug "a connection
+  alone it isolates no server: a receiver that restarts is back in a second (planted bug "a
+  connection
   that is lost isolates").
 """
 
@@ -169,7 +170,7 @@ class ServerCheck:
         """Whether a pong answers the ping under way; any other changes nothing.
 
         Ids go up by two and a pong is one above its ping, as in the text: a late pong, one that the
-        network doubled, and a ping that was reflected are all told from the right one (planted bugs
+        network doubled, and a ping that was reflected all differ from the right one (planted bugs
         "a pong of an old ping is accepted" and "a doubled pong is taken again").
         """
         if not self.is_awaiting or pong_id != self.ping_id + 1:

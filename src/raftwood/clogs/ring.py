@@ -12,7 +12,7 @@ elsewhere. Clients of two implementations beside each other would then ship one 
 that these keys find).
 
 `Routing` applies pins first, then the ring of the live servers. Pins answer the drawback that the
-text ends with: that nobody can say where a file goes.
+text ends with: that the user cannot determine where a file goes.
 """
 
 import struct
