@@ -714,7 +714,7 @@ def access_of(settings: ClogsClientSettings) -> ShipperCredentials:
 def configuration_source(
     environment: Environment, settings: ClogsClientSettings, access: ShipperCredentials
 ) -> ConfigurationSource:
-    """Returns the file source, if a file is named; else one that asks the servers of the settings."""
+    """Returns the file source, if a file is named; else one that asks the settings' servers."""
     if settings.configuration_file:
         return FileConfigurationSource(environment, settings.configuration_file)
     return _AskedServers(environment, settings, access)
