@@ -22,11 +22,11 @@
 Little-endian. Over TCP a frame is the payload of a call or of its answer, on an authenticated
 connection; over UDP it is a datagram with an HMAC behind it.
 
-A *place* is a receiver's name for the log that takes a file's batches now. It is opaque to the
-shipper, which names it with each batch. A batch is stored at its place or nowhere, and there once,
-by its producer and sequence. If the place takes no more, the error `PlaceMoved` says that the batch
-is not stored; `locate` returns the next place. A resumed batch has no place, because its shipper no
-longer knows where it may have been sent.
+A *place* is a receiver's name for where a file's batches go now. It is opaque to the shipper, which
+names it with each batch. A batch is stored at its place or nowhere, and there once, by its producer
+and sequence. If the place takes no more, the error `PlaceMoved` says that the batch is not stored;
+`locate` returns the next place. A resumed batch has no place, because its shipper no longer knows
+where it may have been sent.
 
 A batch that *follows* is stored only if the receiver has stored the one before it in sequence, at
 the same place; else `OutOfOrder` says that it is not stored. So a shipper may send the next batches

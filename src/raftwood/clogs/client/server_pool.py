@@ -105,7 +105,7 @@ class RingConnections:
     def call(
         self, server: str, method: Method, payload: Sequence[Buffer], timeout_ms: int
     ) -> "asyncio.Future[Payload]":
-        """Calls a server; raises at once if there is no connection."""
+        """Calls a server; raises at once if the call cannot begin."""
         channel = self._channels.get(server)
         if channel is None:
             raise Unavailable(f"server {server} is not in the ring any more")

@@ -241,7 +241,7 @@ class ShippingRules:
         return over
 
     def moved(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
-        """The place takes no more, and has not stored the batch: the next one is asked for."""
+        """The place takes no more, and has not stored the batch: asks for the next place."""
         if self._is_in_flight(lane, entry, attempt):
             # The place has ended without this batch, and so without those behind it: they are in
             # doubt no more. Those in front of it may be stored there, and keep the place (planted
@@ -275,7 +275,7 @@ class ShippingRules:
             self._try_later(lane, now)
 
     def out_of_order(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
-        """The server does not know the one before: it may be stored by now all the same."""
+        """The server does not know the batch before: that one may be stored all the same."""
         if self._is_in_flight(lane, entry, attempt):
             self._break_off(lane, entry, now)
 
@@ -286,7 +286,7 @@ class ShippingRules:
         return self._is_in_flight(action.lane, action.entry, action.attempt)
 
     def not_sent(self, action: ShipBatch, *, now: float) -> None:
-        """The batch could not even be sent: unless it was before, it is not stored."""
+        """The batch could not be sent: unless it was sent before, it is not stored."""
         action.entry.was_sent, action.entry.place = action.is_repeat, action.was_at
         self.failed(action.lane, action.entry, action.attempt, now=now)
 
@@ -332,7 +332,7 @@ class ShippingRules:
             self._forget_if_idle(lane)
 
     def servers_changed(self, live: Iterable[str]) -> None:
-        """The ring is another one: lanes under way at servers that left it go on elsewhere."""
+        """The ring has changed: lanes under way at servers that left it continue elsewhere."""
         known = set(live)
         self._windows = {server: each for server, each in self._windows.items() if server in known}
         self._ready.clear()
@@ -558,7 +558,7 @@ class ShippingRules:
             lane.queue.popleft()
 
     def _forget_if_idle(self, lane: FileLane) -> None:
-        """An idle lane is kept for its place, unless there are very many."""
+        """Forgets an idle lane, but only if there are very many: a lane remembers its place."""
         is_idle = not lane.queue and not lane.is_under_way
         # One that was forgotten before may have a successor by now.
         if is_idle and len(self._lanes) > LANES_MAX and self._lanes.get(lane.name) is lane:

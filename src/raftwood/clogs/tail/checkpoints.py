@@ -183,7 +183,7 @@ class FileCheckpoints:
         return found
 
     def rules(self) -> Sequence[LineRules]:
-        """The rules that made batches of an earlier run; release 0.1.0 kept none."""
+        """Returns the rules that made batches of an earlier run; release 0.1.0 kept none."""
         state = None if self.is_new else self._log.state(_BEGUN)
         return _decoded(state, KnownRules).rules if state else ()
 

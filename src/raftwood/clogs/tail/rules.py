@@ -251,7 +251,7 @@ class Roster:
         return actions
 
     def path_of(self, identity: FileIdentity) -> str:
-        """The path where the file was seen last; empty where it is not followed."""
+        """Returns the path where the file was last seen; empty if it is not followed."""
         file = self._by_identity.get(identity)
         return "" if file is None else file.path
 
@@ -273,7 +273,7 @@ class Roster:
         return self._by_name.get(name, ())
 
     def turn(self, name: str) -> list[FollowedFile]:
-        """The files of one name that may be read now, in order.
+        """Returns the files of one name that may be read now, in order.
 
         Files that lost the name come first: what is in them is older. The next waits until they
         are settled, unless they are overdue: a writer that never lets go of the old file must not

@@ -19,8 +19,8 @@ class BatchDeliverer(Protocol):
 
     async def deliver(self, batch: LineBatch) -> None:
         """Returns once the batch is stored, however long that takes; it is stored once, by its
-        producer and sequence. Batches of one name are stored in the order of the calls, which count
-        before their first wait. If one fails, so do all that came behind it, unstored.
+        producer and sequence. Batches of one name are stored in the order of the calls: a call
+        takes its turn before it first waits. If one fails, so do all that came behind it, unstored.
         """
         ...
 

@@ -44,7 +44,7 @@ def startable(
     """Returns the shards whose ancestors are read to the end, or gone; in order of their ids.
 
     Ancestors are found by their ranges and not by the parents' numbers, because a parent may be
-    deleted while its own parent is still to be read. while its own parent is still to be read.
+    deleted while its own parent is still to be read.
     """
     known = sorted(shards, key=lambda each: each.id)
     unread = [each for each in known if each.id not in done]

@@ -195,7 +195,7 @@ class AsyncCheckpointTracker:
             self.set_checkpoint(position)
 
     def goes_on(self) -> None:
-        """The call that is under way does not hang, however long it takes."""
+        """Says that the call under way does not hang, however long it takes."""
         self._tenure.goes_on()
 
     @contextmanager

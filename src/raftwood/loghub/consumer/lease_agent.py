@@ -58,7 +58,7 @@ NEVER_MS = 1 << 62
 
 
 class StoreCallSchedule:
-    """Of one agent, in milliseconds of its clock."""
+    """Schedules the store calls of one agent, in milliseconds of its clock."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self._backoff = Backoff(first_ms=BACKOFF_MS, longest_ms=times.renew_ms // 2)
@@ -72,7 +72,7 @@ class StoreCallSchedule:
         self._is_closed = False
 
     def close(self) -> None:
-        """From now on no call is made because its time has come."""
+        """Drops all scheduled calls, and schedules no more."""
         self._due = {}
         self._is_closed = True
 
@@ -93,7 +93,7 @@ class StoreCallSchedule:
         return any(call in self._under_way for call in calls)
 
     def shards(self, call: StoreCall) -> frozenset[str]:
-        """The shards that a call under way asks for."""
+        """Returns the shards that a call under way asks for."""
         return self._under_way[call][2] if call in self._under_way else frozenset()
 
     def begun(self, call: StoreCall, ask: Ask, now_ms: int, shards: Iterable[str]) -> None:
@@ -152,7 +152,7 @@ class StoreCallSchedule:
                 del self._due[call]
 
     def next_ms(self) -> int:
-        """When the next one is due."""
+        """Returns when the next call is due."""
         waits = [
             max(at_ms, self._not_before.get(call, at_ms))
             for call, at_ms in self._due.items()
@@ -161,7 +161,7 @@ class StoreCallSchedule:
         return min(waits, default=NEVER_MS)
 
     def begin_ms(self, call: StoreCall, wanted_ms: int) -> int:
-        """The earliest time at which a call can begin that is wanted at `wanted_ms`."""
+        """Returns the earliest time at which a call can begin that is wanted at `wanted_ms`."""
         is_blocked = self._is_blocked(call)
         return NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
 
@@ -227,7 +227,7 @@ class LeaseOffers:
         """By shard: the other worker that should take it, and since when."""
 
     def planned(self, moves: Iterable[LeaseMove], looked_ms: int) -> list[LeaseMove]:
-        """The moves of a plan, with a lease that another left for too long given to this worker."""
+        """Returns a plan's moves; gives this worker the leases that others left for too long."""
         offered, self._offered = self._offered, {}
         found = []
         for move in moves:
@@ -278,18 +278,18 @@ class LeaseAgent:
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
         """Whether the consumer of this epoch may call process(), or save, now.
 
-        The epoch is asked for as well: a consumer that hung and comes back must not work on the
-        lease that the same worker has taken anew.
+        The epoch is checked as well: a consumer that hung and comes back must not work on the
+        lease that the same worker has taken again.
         """
         return now_ms < self.deadline_ms(shard, epoch)
 
     def deadline_ms(self, shard: str, epoch: int) -> int:
-        """When a call of process() must be over; 0 where no work may be done."""
+        """Returns when a call of process() must be over; 0 if no work may be done."""
         hold = self._hold_of(shard, epoch)
         return hold.deadline_ms if hold and hold.stage is HoldStage.CONSUMING else 0
 
     def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
-        """The processor is called, or a call shows that it gets on.
+        """The processor is called, or a call has shown that it makes progress.
 
         The shard is given up where the call is not over T behind the deadline that it has now:
         renewals would keep it for ever. The epoch fences the checkpoints of such a call; a call
@@ -313,7 +313,7 @@ class LeaseAgent:
 
     @property
     def wants_list(self) -> bool:
-        """Leases were deleted after the shards were listed: they should be listed anew at once."""
+        """Whether leases were deleted after the shards were listed: list them again at once."""
         return self._view.is_listing_old
 
     def held(self) -> dict[str, HoldStage]:
@@ -321,7 +321,7 @@ class LeaseAgent:
         return {shard: hold.stage for shard, hold in self._holds.items()}
 
     def wake_ms(self) -> int:
-        """The latest time for the next `Ticked`."""
+        """Returns the latest time for the next `Ticked`."""
         times = [self._calls.next_ms()]
         for hold in self._holds.values():
             times.append(hold.hung_ms)
@@ -548,7 +548,7 @@ class LeaseAgent:
                     del self._holds[lease.shard]
 
     def _new_hold(self, lease: ShardLease, now_ms: int) -> ShardHold:
-        """A hold of a lease that another may still read.
+        """Makes a hold of a lease whose shard another worker may still read.
 
         Section 5.3.2 of the text: the thief waits for a lease timeout before it becomes consumer,
         in case the victim is cut off and receives nothing. It is the victim's T that counts, and

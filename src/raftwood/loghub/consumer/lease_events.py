@@ -107,7 +107,7 @@ class ShardsListed(msgspec.Struct, frozen=True):
 
     shards: Sequence[NewLease]
     deleted_seq: int
-    """The agent's `deleted_seq` from before the source was asked: tells how old the list is."""
+    """The agent's `deleted_seq` from before the source was asked: shows how old the list is."""
 
 
 class ConsumerStopped(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settle_ms(self) -> int:
-        """How long the set of live workers must stay the same before a plan is carried out.
+        """Returns how long the set of live workers must stay the same before a plan is carried out.
 
         Ten workers that are started one after the other would make ten plans, and a shard would
         move several times before it has its final worker.
@@ -91,12 +91,14 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def early_ms(self) -> int:
-        """How soon after the last scan another one runs, if something changed in the group."""
+        """Returns how soon after the last scan another one runs, if something changed in the
+        group.
+        """
         return self.timeout_ms // 10
 
     @property
     def hold_ms(self) -> int:
-        """How long a worker may be at work after it *sent* a renewal that came through.
+        """Returns how long a worker may work after it *sent* a renewal that came through.
 
         The text does not say when a victim stops by itself. A worker that is cut off from the
         store, and not from its shard, would go on beside its successor. It counts from the sending,
@@ -143,7 +145,9 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
     @property
     def is_sent_away(self) -> bool:
-        """An operator put the row here: the worker of this name must leave, and removes the row."""
+        """Whether an operator put the row here: the worker of this name must leave, and removes
+        it.
+        """
         return self.process.startswith(SENT_AWAY)
 
 
@@ -184,12 +188,12 @@ class ShardLease(msgspec.Struct, frozen=True):
 
     @property
     def is_handing_over(self) -> bool:
-        """Another process than the lease owner may still read the shard."""
+        """Whether another process than the lease owner may still read the shard."""
         return self.consumer_process not in (NOBODY, self.lease_process)
 
     @property
     def is_vacant(self) -> bool:
-        """No process leases it or reads it."""
+        """Whether no process leases it or reads it."""
         return self.lease_process == NOBODY and self.consumer_process == NOBODY
 
 
@@ -254,7 +258,7 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
-    """The shards of `new` that need a lease, where those in `parents` have one.
+    """Returns the shards of `new` that need a lease, if those in `parents` have one.
 
     A shard whose child has a lease, or was read to its end itself, is left out: it was over, and
     its lease was deleted. A new lease with no checkpoint would have all of it read again (planted
@@ -272,7 +276,7 @@ def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> 
 
 
 def signature(project: str, logstore: str) -> str:
-    """The `logstream_sig` of a logstore."""
+    """Returns the `logstream_sig` of a logstore."""
     text = f"{project}/{logstore}"
     return hashlib.sha256(text.encode()).hexdigest()[:SIGNATURE_CHARACTERS]
 

@@ -204,7 +204,7 @@ def logstore_answer(logstore: Logstore) -> LogstoreAnswer:
 
 
 def shard_answer(shard: Shard) -> ShardAnswer:
-    """Hides, while a shard is sealing, which shards take its range over."""
+    """Encodes a shard; hides, while it is sealing, which shards take its range over."""
     is_readonly = shard.status is ShardStatus.READONLY
     return ShardAnswer(
         shard_id=shard.id,
