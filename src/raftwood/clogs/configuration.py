@@ -54,9 +54,7 @@ class HaRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invalid_checks_max: Annotated[int, Meta(ge=1, le=1000)] = 3
     """So many checks in a row without a valid pong isolate the server."""
     isolated_percent_max: Annotated[int, Meta(ge=0, le=100)] = 100
-    """The share of servers that may be isolated at once; if all are, the full ring is used (panic
-    mode).
-    """
+    """The share of servers that may be isolated at once; if all are, all are used (panic mode)."""
     isolation_first_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
     """The minimum duration of an isolation, however soon the server answers."""
     isolation_longest_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 300_000

@@ -45,9 +45,7 @@ class FollowingSource:
         self._task: asyncio.Task[None] | None = None
 
     def changes(self) -> AsyncIterator[VersionedConfiguration]:
-        """Yields the present configuration, once there is one, and then each change; ends when
-        closed.
-        """
+        """Yields the present configuration, once there is one, then changes; ends when closed."""
         return _Changes(self)
 
     async def close(self) -> None:
@@ -77,9 +75,7 @@ class FollowingSource:
         raise NotImplementedError
 
     def _take(self, found: Callable[[], VersionedConfiguration]) -> bool:
-        """Takes in a configuration; wakes the followers if it differs. Returns whether it is
-        good.
-        """
+        """Takes in a configuration; wakes the followers if it differs. Whether it is good."""
         try:
             configuration = found()
         except InvalidConfiguration as error:
@@ -128,9 +124,7 @@ class FollowingSource:
 
 
 class _Changes:
-    """One follower's iterator. Not a generator, because a follower that stops would have to close
-    it.
-    """
+    """One follower's iterator; not a generator, which the follower would have to close."""
 
     def __init__(self, source: FollowingSource) -> None:
         self._source = source

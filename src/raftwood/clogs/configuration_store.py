@@ -183,9 +183,7 @@ class ConfigurationStore:
     async def rollback(
         self, to: int | None = None, *, expected_version: int | None = None
     ) -> VersionedConfiguration:
-        """Makes an older version present again: the one before the present one, or any by
-        number.
-        """
+        """Makes an older version present again: the one before, or any by number."""
         for _ in range(_TRIES_MAX):
             before, revision = await self._pointer(expected_version)
             if not before.version:

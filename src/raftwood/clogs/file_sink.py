@@ -214,9 +214,7 @@ class FileSink:
         *,
         settings: LogSettings = _LOG,
     ) -> "FileSink":
-        """Opens the sink and creates the folder if needed; `StoreLocked` if another process has
-        it.
-        """
+        """Opens the sink, creates the folder if needed; `StoreLocked` if another process has it."""
         with explained(folder):
             await perform(environment.files, seam.MakeDirectory(folder))
         store = await Store.open(

@@ -141,9 +141,7 @@ class ServerCheck:
         """When its next check, or the end of its isolation, is due."""
 
     def isolated_until(self, rules: HaRules) -> float | None:
-        """Returns the end by the present rules: a shorter time also applies to present
-        isolations.
-        """
+        """Returns the end by the present rules: a shorter time also ends present isolations."""
         if self.isolated_since is None:
             return None
         grown_ms = rules.isolation_first_ms << (self.repeats - 1)

@@ -40,9 +40,7 @@ class _RecordHeads(dict[int, bytes]):
 
 
 class _Lengths(dict[int, bytes]):
-    """The first bytes of a record, by its line's size, for a time of the usual size and one
-    field.
-    """
+    """The first bytes of a record, by its line's size, for the usual time and one field."""
 
     def __init__(self, contents: ContentHeads) -> None:
         super().__init__()

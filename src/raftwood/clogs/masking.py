@@ -61,9 +61,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 def probe(needle: str, pattern: str) -> Probe:
-    """Returns a probe that masks the pattern's group `value`; the pattern must match at the
-    needle.
-    """
+    """Returns a probe that masks the group `value` of a pattern, matched at the needle."""
     match = re.compile(pattern.encode(), re.VERBOSE).match
 
     def look(block: bytes, at: int) -> MaskedSpan | None:
@@ -333,9 +331,7 @@ class MaskRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=80)]
     pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
-    """In the syntax of Python's `re`, matched against bytes; `^` and `$` are a line's begin and
-    end.
-    """
+    """In Python's `re` syntax, matched against bytes; `^` and `$` are a line's begin and end."""
     replacement: Annotated[str, Meta(max_length=1024)] = "***"
     r"""May refer to groups of the pattern, as `\1` and `\g<name>`."""
 

@@ -269,9 +269,7 @@ _FRAME_BYTES_MAX: Final = (
 
 
 class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of batches under way; above them a batch is refused, and the shipper sends it
-    again.
-    """
+    """Limits of batches under way; a batch above them is refused, and sent again."""
 
     batches_max: int = 4_096
     bytes_max: int = 256 << 20
@@ -384,9 +382,7 @@ class Receiver:
         )
 
     async def store(self, key: str, message: ClogsMessage) -> str:
-        """Stores a batch in the sink, if there is room; returns the place for the file's next
-        one.
-        """
+        """Stores a batch in the sink, if there is room; returns the place of the file's next."""
         check_data(message)
         with self._under_way(len(message.body)):
             try:
@@ -464,9 +460,7 @@ class DatagramListener(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
         self._is_lost = asyncio.Event()
         self._waiting: dict[str, deque[ClogsMessage]] = {}
-        """By file: one batch of each is under way at a time, so a file's batches keep the order of
-        arrival.
-        """
+        """By file: one batch of each is under way at a time, in the order of arrival."""
         self._count = 0
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None

@@ -173,9 +173,7 @@ def _check(servers: tuple[LogServer, ...]) -> None:
 
 @cache
 def _numpy() -> Any:
-    """Returns numpy if it is installed, for batches of look-ups; loaded on first use, since it is
-    large.
-    """
+    """Returns numpy for batches of look-ups, if installed; loaded on first use: it is large."""
     try:
         import numpy  # noqa: PLC0415
     except ImportError:

@@ -11,9 +11,7 @@ class Sink(Protocol):
     """Where a receiver stores batches. Implemented over logstores (`server`) and plain files."""
 
     async def locate(self, key: str, name: str) -> str:
-        """Returns the place where a file's batches go now. `key` is the access key of the
-        caller.
-        """
+        """Returns the place where a file's batches go now. `key` is the caller's access key."""
         ...
 
     async def store(self, key: str, message: ClogsMessage) -> str:

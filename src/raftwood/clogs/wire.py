@@ -37,9 +37,7 @@ class ConfigurationRequest(msgspec.Struct, frozen=True, array_like=True):
     digest: str = ""
     wait_ms: int = 0
     revision: int = 0
-    """The revision of the client's last answer: a receiver that is behind it waits until it is
-    not.
-    """
+    """The revision of the client's last answer: a receiver that is behind it catches up first."""
 
 
 class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -50,9 +48,7 @@ class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
     text: bytes
     """The canonical text of `encode_configuration`."""
     revision: int = 0
-    """The metastore's version of the last set or roll-back: unlike a ring's version it only
-    grows.
-    """
+    """The metastore's version of the last set or roll-back, which only grows."""
 
 
 CONFIGURATION: Final = TypedMethod(

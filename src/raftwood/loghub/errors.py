@@ -167,9 +167,7 @@ class NotDelivered(Unavailable):
 
 
 class DeliveryUnknown(DeadlineExceeded):
-    """A record's time is over and it may be stored, now or later; sending it again may store it
-    twice.
-    """
+    """A record's time is over; it may be stored, now or later, and twice if it is sent again."""
 
     code = "delivery_unknown"
 

@@ -29,9 +29,7 @@ _RFC3339: Final = re.compile(
 
 
 def sensible(time_ns: int | None, received_ns: int) -> int:
-    """Returns the time if it lies from 2000 up to a day after the receipt, else the time of
-    receipt.
-    """
+    """Returns the time if it lies from 2000 up to a day after the receipt, else the receipt's."""
     if time_ns is None or not EARLIEST_NS <= time_ns <= received_ns + AHEAD_NS_MAX:
         return received_ns
     return time_ns

@@ -106,9 +106,7 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[int, ...] = ()
     """The shards that take over its range, once it is sealing."""
     end_position: str | None = None
-    """The position behind its last batch, once it is readonly; text, because JSON has no 128-bit
-    integers.
-    """
+    """Behind its last batch, once it is readonly; text, as JSON has no 128-bit integers."""
 
     @property
     def ends_at(self) -> Position | None:
@@ -125,9 +123,7 @@ class Logstore(msgspec.Struct, frozen=True, kw_only=True):
     ttl_days: int = 30
     """Batches older than this are freed; 0: never."""
     retained_bytes_max: int = 0
-    """Limit of each shard: the oldest batches above it are freed, unless a reader needs them; 0:
-    all are kept.
-    """
+    """Limit of each shard: above it the oldest batches no reader needs are freed; 0: no limit."""
     ttl_spares_readers: bool = False
     """Whether batches past their TTL stay as long as a registered reader needs them."""
     enable_tracking: bool = False

@@ -330,9 +330,7 @@ class RowAdmission:
                 return None
 
     def found(self, shard: int, steps: Sequence[AdmissionStep], following: Position) -> None:
-        """Takes in the batches of a shard from the asked position on, and the position behind
-        them.
-        """
+        """Takes in the batches of a shard from the asked position on, and the next position."""
         progress = self._shards[shard]
         progress.known.extend(each for each in steps if each.position < progress.range.end)
         progress.asked = min(max(following, progress.asked), progress.range.end)

@@ -273,9 +273,7 @@ def transaction_of(given: OptionReader) -> tuple[str, int] | None:
 
 
 def offsets_option(name: str, text: str) -> str | dict[int, Place]:
-    """Parses `earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, like an offset's
-    `shards`.
-    """
+    """Parses `earliest`, `latest`, or JSON such as {"0": "1234", "1": "earliest"}."""
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
     try:

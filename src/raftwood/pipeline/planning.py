@@ -148,9 +148,7 @@ class QuerySpace:
     def admitted(
         self, hub: Hub, wanted: Mapping[int, ShardRange], rows_max: int
     ) -> dict[int, Position]:
-        """Returns how far each shard is read for so many rows in all; archived files count
-        whole.
-        """
+        """Returns how far each shard is read for so many rows; archived files count whole."""
         return admitted(hub, wanted, rows_max, self._archived)
 
     def _archived(self, asked: ShardRange) -> tuple[list[AdmissionStep], Position] | None:

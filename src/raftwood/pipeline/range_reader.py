@@ -62,9 +62,7 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def _archived(options: SourceOptions, projection: Projection, wanted: ShardRange) -> Iterator[Any]:
-    """Reads an archived range. It was truncated after it was archived, so the archive has it
-    now.
-    """
+    """Reads an archived range: it was truncated after that, so the archive has it now."""
     # Imported here, because most tasks need none of it.
     from raftwood.pipeline.archive.reader import check_archived, history, open_archive  # noqa: PLC0415
 

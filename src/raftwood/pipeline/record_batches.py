@@ -261,9 +261,7 @@ _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 def cast_text(values: Any, field: Field, mode: ParseMode) -> tuple[Any, Any | None]:
-    """Casts the values to a field's type; returns also which rows stay, if some are to be
-    dropped.
-    """
+    """Casts the values to a field's type; returns also which rows to keep, or None for all."""
     kind = field.type
     if values.type == kind:
         return values, None

@@ -138,9 +138,7 @@ def write_rows(
 
 
 def _chunks(batch: Any, layout: SinkLayout) -> Iterator[tuple[Any, Any]]:
-    """Yields slices that a logstore accepts, with their stored form; the cuts depend on the rows
-    alone.
-    """
+    """Yields slices that a logstore accepts, and their stored form; rows alone decide the cuts."""
     rows = batch.num_rows
     if not rows:
         return

@@ -257,9 +257,7 @@ class ChunkSender:
         await self._hub.put(encode_put(request), shard=way.shard)
 
     async def _heirs(self, shard: int, chunk: _Chunk) -> dict[int, _Chunk]:
-        """Returns the rows by the shards that take what a shard refused; waits until these
-        exist.
-        """
+        """Returns the rows by the shards that take what one refused; waits for these."""
         access = self._access
 
         async def find() -> dict[int, _Chunk] | None:

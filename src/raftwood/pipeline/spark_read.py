@@ -90,9 +90,7 @@ def grouped(files: Iterable[Member]) -> list[list[Member]]:
 
 
 def own_fields(members: Sequence[Member]) -> dict[str, str]:
-    """Returns contents that have columns of their own, of the same type, in all files of a
-    frame.
-    """
+    """Returns contents that have columns of their own, of one type, in all files of a frame."""
     first = members[0][0].fields
     return {
         name: kind
@@ -119,9 +117,7 @@ def _condition(
     members: Sequence[Member],
     parts: Mapping[int, ShardPart],
 ) -> SparkColumn | None:
-    """Returns the filter by times, and by places if files have more than is wanted, as Delta
-    may.
-    """
+    """Returns the filter by times, and by places if files have more than is wanted."""
     found = _timed(request.times)
     is_delta = members[0][0].format == "delta"
     if is_delta or any(

@@ -124,9 +124,7 @@ class TaskRows:
     def chunks(
         self, rows_max: int
     ) -> Iterator[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
-        """Yields keys, values and ends in the order of keys: the keys alone determine the
-        chunks.
-        """
+        """Yields keys, values and ends in the order of keys, which alone determine the chunks."""
         keys = sorted(self._rows)
         for begin in range(0, len(keys), rows_max):
             some = keys[begin : begin + rows_max]

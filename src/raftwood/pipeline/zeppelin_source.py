@@ -152,9 +152,7 @@ class FilteringTableReader(TableReader):
         return [each for each in filters if not self._take(each)]
 
     def _take(self, given: Filter) -> bool:
-        """Whether nodes apply the filter exactly; for one key they may return more, so Spark
-        filters too.
-        """
+        """Whether nodes apply the filter exactly; for one key Spark filters as well."""
         if getattr(given, "attribute", ()) != ("key",):
             return False
         if isinstance(given, IsNotNull):

@@ -343,9 +343,7 @@ class Backlog:
                 return
 
     def _spool_one(self) -> _Kept:
-        """Spools the newest batch, because the oldest are sent next; or lines that are no batch
-        yet.
-        """
+        """Spools the newest batch, because the oldest go next; or lines that are no batch yet."""
         if self._settings.when_full is not WhenFull.SPOOL:
             return _Kept.UNABLE
         if self._in_memory:
@@ -356,9 +354,7 @@ class Backlog:
         return _Kept.UNABLE
 
     def _drop_oldest(self, *, with_spool: bool) -> bool:
-        """Drops the oldest batch, with `with_spool` also of the spool; returns whether there was
-        one.
-        """
+        """Drops the oldest batch, `with_spool` of the spool too; returns whether there was one."""
         while True:
             memory = next(((order, entry) for entry, order in self._in_memory.items()), None)
             spool = self._in_spool.oldest() if with_spool else None
@@ -394,9 +390,7 @@ class Backlog:
         self._spool = spool
 
     def keep_all(self) -> bool:
-        """Spools all that is left; returns whether there was room, in the spool and on the way to
-        it.
-        """
+        """Spools all that is left; returns whether there was room in the spool and on the way."""
         if self._spool is None:
             return not self.held_lines
         self.form_all()
@@ -407,9 +401,7 @@ class Backlog:
         return is_whole
 
     def _keep_or_drop(self, entry: QueuedBatch) -> bool:
-        """Spools the entry, and drops older ones for room if the policy says so; returns whether it
-        is in.
-        """
+        """Spools the entry; if the policy says so, drops older ones. Returns whether it is in."""
         while True:
             kept = self._keep(entry)
             may_drop = kept is _Kept.FULL and self._settings.when_full is not WhenFull.BLOCK

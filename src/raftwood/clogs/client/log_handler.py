@@ -42,9 +42,7 @@ class ClogsHandler(logging.Handler):
         mask_rules: Sequence[MaskRule | Mapping[str, str]] = (),
         **settings: Any,
     ) -> None:
-        """`InvalidConfiguration` if the settings are unusable; an unreachable server is no
-        error.
-        """
+        """`InvalidConfiguration` for unusable settings; an unreachable server is no error."""
         super().__init__(level)
         self._file = checked_file_name(file)
         self._file_of = file_of

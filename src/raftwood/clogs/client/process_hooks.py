@@ -36,9 +36,7 @@ def register(shipper: _Shipper) -> None:
 
 
 def register_child() -> None:
-    """Registers in a child of `multiprocessing`, which runs only its own list of functions at its
-    end.
-    """
+    """Registers in a child of `multiprocessing`, which runs its own list of exit functions."""
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
@@ -53,9 +51,7 @@ def wait_ms_at_end(wait_ms: int) -> int:
 
 
 def tell(text: str) -> None:
-    """Writes to standard error: a program that logs through clogs would not see a log line about
-    it.
-    """
+    """Writes to standard error: a program that logs through clogs would not see a log line."""
     try:
         sys.stderr.write(f"raftwood: {text}\n")
     except (OSError, ValueError, AttributeError):

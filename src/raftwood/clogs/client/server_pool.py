@@ -130,9 +130,7 @@ class RingConnections:
             raise Unavailable("no server of the ring can be reached") from None
 
     def error_of(self, server: str) -> RaftwoodError | None:
-        """Returns why there is no connection; None if there is one, or the reason is not known
-        yet.
-        """
+        """Returns why there is no connection; None if there is one, or no reason yet."""
         channel = self._channels.get(server)
         return None if channel is None else channel.last_error
 

@@ -501,9 +501,7 @@ class AsyncShipper:
 
     @property
     def held_lines(self) -> int:
-        """Returns the lines of this life and resumed ones that are not acked, dropped or refused
-        yet.
-        """
+        """Returns how many lines taken or resumed are not acked, dropped or refused yet."""
         return self._backlog.held_lines + self._delivering
 
     async def deliver(self, batch: LineBatch) -> None:
@@ -553,9 +551,7 @@ class AsyncShipper:
         await self.flush()
 
     async def _keep_all(self, own: Spool) -> bool:
-        """Spools in pieces, because the bytes that wait for a disk are bounded; returns whether all
-        is in.
-        """
+        """Spools in pieces, because bytes that wait for a disk are bounded; whether all is in."""
         while True:
             kept = self._backlog.kept_batches
             is_whole = self._backlog.keep_all()
@@ -675,9 +671,7 @@ async def open_shipper(
     tags: Sequence[tuple[str, str]] = (),
     mask_rules: Sequence[MaskRule] = (),
 ) -> AsyncShipper:
-    """Returns a shipper that takes lines at once. `mask_rules` see the result of the built-in
-    `masks`.
-    """
+    """Returns a shipper that takes lines at once. `mask_rules` see the result of `masks`."""
     mask = mask_of(settings.masks, mask_rules)
     access = access_of(settings)
     return await AsyncShipper.start(

@@ -280,9 +280,7 @@ class ShippingRules:
             self._break_off(lane, entry, now)
 
     def is_wanted(self, action: ShipBatch) -> bool:
-        """Whether the batch is still to be sent: other events may have changed that a moment
-        ago.
-        """
+        """Whether the batch is still to be sent: other events may just have changed that."""
         return self._is_in_flight(action.lane, action.entry, action.attempt)
 
     def not_sent(self, action: ShipBatch, *, now: float) -> None:
@@ -517,9 +515,7 @@ class ShippingRules:
         self._freed[lane.server] = None
 
     def _take_back(self, lane: FileLane, entry: QueuedBatch) -> None:
-        """Stops waiting for a batch and those behind it; more go once those before it are
-        stored.
-        """
+        """Stops waiting for a batch and those behind it; the next ones go after those before it."""
         if entry not in lane.in_flight:
             return
         count = 0

@@ -217,9 +217,7 @@ class Spool:
         return bool(self._log.groups())
 
     def recover(self) -> list[QueuedBatch]:
-        """Returns what an earlier life left, oldest first per file; bodies are read when they are
-        due.
-        """
+        """Returns what an earlier life left, oldest first per file; bodies are read when due."""
         by_owner: dict[tuple[str, bytes], list[tuple[int, QueuedBatch]]] = {}
         for number in self._log.groups():
             owner = _decode_owner(number, self._log.state(number))
@@ -420,9 +418,7 @@ class Spool:
 
 
 async def readable_lines(files: Files, path: str) -> int:
-    """Counts the readable lines of a damaged slot that were not shipped, as far as it can be
-    read.
-    """
+    """Counts the readable lines of a damaged slot that were not shipped, as far as known."""
     groups: dict[int, dict[int, int]] = {}
 
     def take(record: ScannedRecord) -> None:

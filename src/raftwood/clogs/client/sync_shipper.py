@@ -266,9 +266,7 @@ class Shipper:
         return self._owner is not None and self._owner() is not None
 
     def left_to(self, owner: object) -> None:
-        """Leaves it to the owner to close it at the end of the process, if the owner still exists
-        then.
-        """
+        """Leaves it to the owner, if that still exists, to close it at the end of the process."""
         self._owner = weakref.ref(owner)
 
     def __enter__(self) -> Self:

@@ -45,9 +45,7 @@ class LineSplitter:
     # How much of a block is taken
 
     def taken(self, block: bytes, force: Forced) -> int:
-        """Returns how many bytes at the block's beginning are whole lines, or must be taken as
-        such.
-        """
+        """Returns how many bytes at the beginning are whole lines, or must be taken as such."""
         size = self._bounded(block, block.rfind(b"\n") + 1)
         if self._multiline is not None and size:
             size = self._whole_records(block, size, force)
@@ -188,9 +186,7 @@ class BatchMaker:
     def make(
         self, block: bytes, intent: BatchIntent, *, name: str, time_ns: int, is_resumed: bool
     ) -> MadeBatch | None:
-        """Returns None if the block has no line: it is the newline of a line that was shipped
-        before.
-        """
+        """Returns None for a block without a line: the newline of a line shipped before."""
         settings, masked = self._settings, block
         if self._masking is not None:
             masked = self._masking.mask_block(block)

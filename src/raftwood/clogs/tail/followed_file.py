@@ -202,9 +202,7 @@ class FollowedFile:
         self.checked = Checked((self.read_to, self.size, self.mtime_ns), force)
 
     def head_after(self, data: Buffer, taken: int, look: FileLook) -> FileHead | None:
-        """Returns the head once `data` from `read_to` on is read; None if the file changed
-        meanwhile.
-        """
+        """Returns the head once `data` from `read_to` on is read; None if the file changed."""
         begin, end = self.read_to, min(HEAD_BYTES, self.read_to + taken)
         if begin >= HEAD_BYTES or end <= self.head.length:
             return self.head
@@ -279,9 +277,7 @@ class FollowedFile:
                 self.offset, self.is_mid_line = self.read_to, self.reads_mid_line
 
     def begin_anew(self) -> int:
-        """The file was cut: all in it is new. Returns how many bytes are known to be lost
-        unread.
-        """
+        """The file was cut: all in it is new. Returns how many bytes are lost unread."""
         # If the file was not seen to shrink, its growth may belong to the new contents.
         lost = max(0, self.peak_size - self.read_to) if self.has_shrunk else 0
         self.peak_size, self.has_shrunk = 0, False

@@ -210,9 +210,7 @@ class FileReader:
         self.give_up(file, "the file was cut")
 
     def give_up(self, file: FollowedFile, reason: str) -> None:
-        """Gives up batches of an earlier life that cannot be made again: they may be stored or
-        not.
-        """
+        """Gives up batches of an earlier life that cannot be made again, stored or not."""
         for intent in list(file.resuming):
             self._give_up(file, intent, reason)
 

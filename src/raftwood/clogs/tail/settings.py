@@ -69,9 +69,7 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The name under which a file is shipped: text with {path}, {base}, {stem} (the base without
     its last suffix) and {folder} (the base name of the folder that the file is in)."""
     start: Literal["beginning", "end"] = "beginning"
-    """Where to begin files that exist when the tailer first runs; later ones always begin at their
-    beginning.
-    """
+    """Where to begin files that exist at the first run; later ones begin at their beginning."""
     multiline: Multiline | None = None
     masks: tuple[str, ...] = ()
     """Names of built-in rules for sensitive values in lines."""
@@ -148,9 +146,7 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, **msgspec.structs.asdict(rules))
 
     def name_of(self, path: str) -> str:
-        """Returns the name that a path is shipped under; `InvalidConfiguration` if it is
-        invalid.
-        """
+        """Returns the name that a path is shipped under; `InvalidConfiguration` if invalid."""
         folder, _, base = path.rpartition("/")
         parts = {
             "path": path,

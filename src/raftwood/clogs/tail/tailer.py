@@ -73,9 +73,7 @@ class Tailer:
         self._life = environment.random.randbytes(PRODUCER_BYTES)
         self._checkpoints = FileCheckpoints(store.log)
         self._rules = [settings.line_rules]
-        """The rules by which batches are made now, and those of unacked batches of an earlier
-        life.
-        """
+        """The present rules of batches, and those of unacked batches of an earlier life."""
         self.counters = TailCounters()
         self._roster = Roster(settings, self._producer_of)
         self._open_files = OpenFiles(files, limit=settings.open_files_max, judge=self._judge)
@@ -464,9 +462,7 @@ class Tailer:
             self._carry_out(self._roster.restore(number, checkpoint, now_ms=now_ms))
 
     def _producer_of(self, number: int, identity: FileIdentity) -> bytes:
-        """Returns an id of this life, file and number: an inode that is used again gets another
-        one.
-        """
+        """Returns an id of this life, file and number: an inode used again gets another one."""
         text = f"{number} {identity.device} {identity.inode}".encode()
         return blake2b(text, key=self._life, digest_size=PRODUCER_BYTES).digest()
 
@@ -490,9 +486,7 @@ def _is_waiting(file: FollowedFile) -> bool:
 
 
 def _rank(file: FollowedFile) -> tuple[bool, int]:
-    """Files with a problem come first: the list may be incomplete, and is the only place to see
-    them.
-    """
+    """Files with a problem come first: a long list is cut."""
     return bool(file.problem or file.refusal), file.behind_bytes
 
 

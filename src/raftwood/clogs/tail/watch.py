@@ -60,9 +60,7 @@ def is_excluded(path: str, exclude: Sequence[str]) -> bool:
 
 
 def is_matched(name: str, pattern: str) -> bool:
-    """Matches one part of a path like `glob`: a pattern must begin with a dot to match a hidden
-    name.
-    """
+    """Matches one part of a path like `glob`: hidden names need a pattern with a dot."""
     if not glob.has_magic(pattern):
         return name == pattern
     return (pattern[0] == "." or not name.startswith(".")) and fnmatchcase(name, pattern)

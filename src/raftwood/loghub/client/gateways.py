@@ -199,9 +199,7 @@ class Gateways:
         return method.decode_response(payload)
 
     async def control(self, control: AnyControl, *, timeout_ms: int) -> Any:
-        """Carries out a control call; one that changes something is not repeated after a lost
-        answer.
-        """
+        """Carries out a control call; does not repeat a change after a lost answer."""
         payload = await self.call(
             CONTROL,
             encode_control(control),

@@ -64,9 +64,7 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
-    """A record under way; its outcome is where it is stored, or an error that says whether it may
-    be.
-    """
+    """A record under way; its outcome is where it is stored, or whether it may be."""
 
     _outcome: Delivered | RaftwoodError | None = None  # type: ignore[assignment]
     _callbacks: list[Callable[[], None]] | None = None
@@ -249,9 +247,7 @@ class AsyncProducer:
     async def send_arrow(
         self, table: Any, *, key: str | bytes | None = None
     ) -> list[Delivery[Delivered]]:
-        """Takes a record batch or a table unchanged; splits a large one by rows, with a delivery
-        for each part.
-        """
+        """Takes a record batch or a table unchanged; a large one in parts, a delivery for each."""
         from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
 
         deliveries: list[Delivery[Delivered]] = []
@@ -341,9 +337,7 @@ class AsyncProducer:
             raise self._full() from None
 
     async def flush(self) -> None:
-        """Waits until all that was taken before is settled; raises the first failure since the last
-        flush.
-        """
+        """Waits until all taken is settled; raises the first failure since the last flush."""
         self._rules.is_hurried = True
         self._schedule()
         pending = self._rules.outstanding()

@@ -245,9 +245,7 @@ class ProducerRules:
         self._asks.failed(self._limits.retry, now)
 
     def no_shards(self, *, now: float) -> list[ProducerRecord]:
-        """The logstore does not exist for this producer: returns the records that wait for its
-        shards.
-        """
+        """There is no such logstore: returns the records that wait for its shards."""
         self.not_learned(now=now)
         waiting = list(self._unrouted)
         self._unrouted.clear()

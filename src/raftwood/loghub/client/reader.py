@@ -423,9 +423,7 @@ class AsyncReader:
     async def to_arrow(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "pyarrow.Table":
-        """Returns what follows, up to the batch that reaches a bound; the next call continues
-        there.
-        """
+        """Returns what follows, up to the batch that reaches a bound; call again for the rest."""
         if self._follow:
             raise InvalidInput("a reader that follows has no end: make one without follow")
         tables: list[Any] = []

@@ -18,9 +18,7 @@ _TIMEOUT_MS = 15_000
 
 
 class ReaderCheckpoints:
-    """The checkpoints of one group. Creates the group if there is none; the key must be an admin's
-    then.
-    """
+    """The checkpoints of one group; creates the group if need be, with an admin's key."""
 
     def __init__(self, gateways: Gateways, project: str, logstore: str, group: str) -> None:
         self._gateways = gateways

@@ -84,9 +84,7 @@ class Reader:
     def to_arrow(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "pyarrow.Table":
-        """Returns what follows, up to the batch that reaches a bound; the next call continues
-        there.
-        """
+        """Returns what follows, up to the batch that reaches a bound; call again for the rest."""
         return self._thread.call(
             self._reader.to_arrow(records_max=records_max, bytes_max=bytes_max)
         )

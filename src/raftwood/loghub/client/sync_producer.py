@@ -129,9 +129,7 @@ class Producer:
         ]
 
     def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivered]:
-        """Stores a record batch or a table unchanged, in parts if it is large, and waits until it
-        is stored.
-        """
+        """Stores a record batch or a table unchanged, a large one in parts; waits until it is done."""
 
         async def put() -> list[Delivered]:
             self._take()
@@ -140,9 +138,7 @@ class Producer:
         return self._thread.call(put())
 
     def flush(self) -> None:
-        """Waits until all that was sent before is settled; raises the first failure since the last
-        flush.
-        """
+        """Waits until all sent is settled; raises the first failure since the last flush."""
 
         async def settle() -> None:
             self._take()

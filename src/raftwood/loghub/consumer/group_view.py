@@ -26,9 +26,7 @@ from raftwood.loghub.consumer.leases import (
 
 
 class FailureDetector:
-    """Measures how long rows stand still, for one worker; its clock must run on during
-    suspension.
-    """
+    """Measures how long rows stand still; its worker's clock must run on during suspension."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
@@ -70,9 +68,7 @@ class FailureDetector:
         }
 
     def timeout_ms(self, row: WorkerRow | ShardLease) -> int:
-        """Returns how long a row may stand still: its own timeout, or this worker's if that is
-        longer.
-        """
+        """Returns how long a row may stand still: its own timeout, at least this worker's."""
         return max(self._times.timeout_ms, row.timeout_ms)
 
     def see(self, lease: ShardLease, now_ms: int) -> None:
@@ -85,9 +81,7 @@ class FailureDetector:
         self._leases.pop(shard, None)
 
     def live(self) -> dict[str, str]:
-        """Returns instances by process, for processes that moved within T; sorted by instance,
-        process.
-        """
+        """Returns instances by process, if they moved within T; sorted by instance, process."""
         rows = sorted(self._workers.values(), key=lambda row: (row.instance, row.process))
         return {
             row.process: row.instance
@@ -97,9 +91,7 @@ class FailureDetector:
         }
 
     def newcomers(self) -> list[str]:
-        """Returns processes that joined within T: they cannot have seen anything stand still for
-        T.
-        """
+        """Returns processes that joined within T: they cannot have watched anything for T."""
         return [
             process
             for process, since in self._joined.items()
@@ -201,9 +193,7 @@ class GroupView:
         return [lease for lease in self.leases.values() if lease.shard in shards]
 
     def deleted(self, shards: Container[str]) -> list[str]:
-        """Takes in a deletion of these; returns those that are gone, since leases not ended
-        stay.
-        """
+        """Takes in a deletion; returns what is gone, since leases that have not ended stay."""
         gone = [lease.shard for lease in self.known(shards) if lease.is_ended]
         self.forget(gone)
         return gone
@@ -223,9 +213,7 @@ class GroupView:
         return self._live
 
     def is_first(self, me: LeaseOwner) -> bool:
-        """Whether this worker does what one worker does for all: every worker finds the same first
-        one.
-        """
+        """Whether this worker is the first one, which does the work that one does for all."""
         return next(iter(self._live), None) == me.process
 
     def renewals(self, shards: Iterable[str], me: LeaseOwner) -> list[Renewal]:
@@ -279,9 +267,7 @@ class GroupView:
         return creatable(parents, self.listing[0])
 
     def finished_parents(self) -> list[str]:
-        """Returns ended parents whose children all have a checkpoint: their leases can be
-        deleted.
-        """
+        """Returns ended parents whose children all have a checkpoint; nothing needs them."""
         has_begun: dict[str, bool] = {}
         for lease in self.leases.values():
             for parent in lease.parents:

@@ -91,9 +91,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def early_ms(self) -> int:
-        """Returns how soon after the last scan another one runs, if something changed in the
-        group.
-        """
+        """Returns how soon after the last scan another one runs if something changed."""
         return self.timeout_ms // 10
 
     @property
@@ -145,9 +143,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
     @property
     def is_sent_away(self) -> bool:
-        """Whether an operator put the row here: the worker of this name must leave, and removes
-        it.
-        """
+        """Whether an operator put the row here: the worker must leave, and removes it."""
         return self.process.startswith(SENT_AWAY)
 
 

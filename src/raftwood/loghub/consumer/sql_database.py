@@ -232,9 +232,7 @@ CONNECTIONS_MAX = 3
 TRIES_MAX = 5
 _PAUSE = Backoff(first_ms=30, longest_ms=150, jitter=0.67)
 MIGRATION_S = 15.0
-"""Tables are created once, and every process that opens waits for it; a slow disk takes its
-time.
-"""
+"""Tables are created once, and every process that opens waits; a slow disk takes its time."""
 CLEAN_UP_S = 3.0
 """SQLAlchemy gives a connection two seconds to end well."""
 IDLE_S = 1

@@ -235,9 +235,7 @@ class SqlLeaseStore:
         return await self._engine.write(change)
 
     async def _counters(self, connection: AsyncConnection) -> tuple[int, int]:
-        """Returns the group's latest `update_seq`, and the one at which leases were last
-        deleted.
-        """
+        """Returns the latest `update_seq`, and the one at which leases were last deleted."""
         query = select(CHANGES.c.latest, CHANGES.c.deleted).where(self._of(CHANGES))
         row = (await connection.execute(query)).first()
         if row is None:
@@ -248,9 +246,7 @@ class SqlLeaseStore:
         return row.latest, row.deleted
 
     async def _count(self, connection: AsyncConnection, numbers: int) -> int:
-        """Takes `numbers` numbers and locks the counter until the commit; returns the last
-        number.
-        """
+        """Takes numbers, and locks the counter until the commit; returns the last one."""
         await self._set_counters(connection, latest=CHANGES.c.latest + numbers)
         return (await self._counters(connection))[0]
 

@@ -56,9 +56,7 @@ Forget = Callable[[str, str, Compare], Awaitable[None]]
 
 
 class LogstoreReconciler:
-    """Completes what logstores' values have begun. Calls `forget` before it removes a deleted
-    logstore.
-    """
+    """Completes what logstores' values have begun. Calls `forget` before it removes a logstore."""
 
     def __init__(
         self, environment: Environment, metadata: Metadata, logs: Logs, forget: Forget
@@ -74,9 +72,7 @@ class LogstoreReconciler:
         return log_name(kind, self._environment.random.randbytes(RANDOM_BYTES))
 
     async def settle(self, project: str, name: str) -> Logstore | None:
-        """Completes all that is begun; returns the value after it, or None if the logstore is
-        gone.
-        """
+        """Completes all that is begun; returns the value after it, or None if it is gone."""
         key = logstore_key(project, name)
         for _ in range(_ROUNDS_MAX):
             found = await self._metadata.versioned(key, Logstore)
@@ -333,9 +329,7 @@ class Catalog:
         await self._settling.settle(project, name)
 
     async def _add(self, logstore: Logstore) -> None:
-        """Creates it and changes its project in one step, so that the project cannot be deleted
-        meanwhile.
-        """
+        """Creates it and changes its project in one step, against a concurrent deletion."""
         project, name = logstore.project, logstore.name
         for attempt in range(ATTEMPTS_MAX):
             owner = await self._metadata.versioned(project_key(project), Project)

@@ -91,9 +91,7 @@ class GroupShardState(StrEnum):
 def after_heartbeat(
     tenures: Tenures, *, consumer: str, held: Collection[int], facts: GroupFacts
 ) -> dict[int, ShardTenure]:
-    """Returns the tenures after a heartbeat that lists all shards the consumer holds or still
-    ends.
-    """
+    """Returns the tenures after a heartbeat that lists all shards the consumer holds or ends."""
     after = {
         shard: settled
         for shard, tenure in tenures.items()
@@ -168,9 +166,7 @@ def _is_before(older: ShardFacts, shard: ShardFacts) -> bool:
 
 
 def _share_out(tenures: dict[int, ShardTenure], free: Iterable[int], facts: GroupFacts) -> None:
-    """Gives free shards to the consumers with the fewest, then evens out with as few moves as
-    possible.
-    """
+    """Gives free shards to the consumers with the fewest, then evens out by few moves."""
     owned: dict[str, list[int]] = {consumer: [] for consumer in sorted(facts.alive)}
     for shard in sorted(tenures):
         if tenures[shard].heir in owned:
@@ -191,9 +187,7 @@ def _share_out(tenures: dict[int, ShardTenure], free: Iterable[int], facts: Grou
 
 
 def _cheapest(tenures: Tenures, shards: Iterable[int], *, giver: str, taker: str) -> int:
-    """Prefers what the taker still holds, then what the giver does not hold yet, then the
-    youngest.
-    """
+    """Prefers what the taker still holds, then what the giver lacks, then the youngest."""
     return max(
         shards,
         key=lambda shard: (

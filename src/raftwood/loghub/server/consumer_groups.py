@@ -156,9 +156,7 @@ decode_checkpoint: Final = msgspec.json.Decoder(CheckpointRecord).decode
 
 
 def groups_in(prefix: str, entries: list[KeyEntry]) -> dict[str, ConsumerGroupState]:
-    """Decodes all keys below the prefix of a logstore's groups, by name; leaves out those being
-    deleted.
-    """
+    """Decodes all keys of a logstore's groups, by name; leaves out groups being deleted."""
     records: dict[str, KeyEntry] = {}
     members: dict[str, dict[str, GroupMember]] = {}
     for entry in entries:
@@ -308,9 +306,7 @@ class GroupProgress:
 
 
 def position_of(checkpoint: CheckpointRecord | None) -> Position:
-    """Returns the position where the group goes on; the beginning for a shard that it never
-    read.
-    """
+    """Returns the position where the group goes on; the beginning for an unread shard."""
     if checkpoint is None or not checkpoint.cursor:
         return Position(0)
     return decode_cursor(checkpoint.cursor)
@@ -451,9 +447,7 @@ class ConsumerGroups:
     async def heartbeat(
         self, project: str, logstore: str, group: str, *, consumer: str, held: Sequence[int]
     ) -> list[int]:
-        """Returns the consumer's shards. It holds all shards that it lists, also those that it is
-        ending.
-        """
+        """Returns the consumer's shards. It holds all that it lists, also those it is ending."""
         name = checked_group(project, logstore, group)
         check_consumer(consumer)
         listed = frozenset(held)
@@ -517,9 +511,7 @@ class ConsumerGroups:
         consumer: str,
         is_forced: bool,
     ) -> None:
-        """Sets a checkpoint; `ConsumerMismatch` if the consumer lacks the shard, unless it is
-        forced.
-        """
+        """Sets a checkpoint; `ConsumerMismatch` without the shard, unless it is forced."""
         name = checked_group(project, logstore, group)
         if consumer or not is_forced:
             check_consumer(consumer)

@@ -115,9 +115,7 @@ class ControlService:
     async def _truncate(
         self, project: str, logstore: str, shard: int, before: Position
     ) -> Position:
-        """Truncates, but never past the slowest registered reader; returns the first position that
-        is left.
-        """
+        """Truncates, but not past the slowest registered reader; returns the first position left."""
         required = (await self._groups.required_positions(project, logstore)).get(shard)
         if required is not None:
             before = min(before, Position(required.position))

@@ -187,9 +187,7 @@ class HttpRequest:
             left -= len(await self._part())
 
     async def unless_gone(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Returns the result of long work; ends it with `ConnectionLost` once the client has gone
-        away.
-        """
+        """Returns the result of long work; ends it with `ConnectionLost` if the client is gone."""
         working = asyncio.create_task(work)
         leaving = asyncio.create_task(self._left())
         try:
@@ -428,9 +426,7 @@ class HttpFront:
     def explain(
         self, scope: MutableMapping[str, Any], status: int, message: str
     ) -> tuple[bytes, bytes]:
-        """Formats an error of the listener itself (`net.http_listener.Explain`), as the way in
-        would.
-        """
+        """Formats an error of the listener (`net.http_listener.Explain`), as the way in would."""
         request = HttpRequest(
             {"method": "", "path": "/", "query_string": b"", **scope},
             _no_body,

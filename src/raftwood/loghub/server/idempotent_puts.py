@@ -134,9 +134,7 @@ class IdempotentPuts:
         producer: bytes,
         sequence: int,
     ) -> Position | None:
-        """Returns None if the log does not have the batch and never will: it has ended, or is
-        gone.
-        """
+        """Returns None if the log, ended or gone, does not have the batch and never will."""
         try:
             opened = await self._logs.open(log)
             return await opened.append(pieces, producer=producer, sequence=sequence)

@@ -61,9 +61,7 @@ def without_freed(marks: RetentionMarks, first: int) -> RetentionMarks:
 
 
 def position_of_bytes(marks: RetentionMarks, *, appended_bytes: int, limit: int) -> int:
-    """Returns the position below which all can be freed and the limit is still kept; 0 for
-    nothing.
-    """
+    """Returns the position below which all may go, with the limit still kept; 0 for nothing."""
     fitting = [
         each.position for each in marks.marks if appended_bytes - each.appended_bytes >= limit
     ]
@@ -71,9 +69,7 @@ def position_of_bytes(marks: RetentionMarks, *, appended_bytes: int, limit: int)
 
 
 class Freeing(msgspec.Struct, frozen=True):
-    """What may be freed: all before a position, `overridden` positions of which a reader still
-    needs.
-    """
+    """What may be freed: all before a position, `overridden` positions despite a reader."""
 
     before: int
     overridden: int

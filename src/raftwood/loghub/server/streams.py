@@ -86,9 +86,7 @@ class StreamMetrics:
 
 @asynccontextmanager
 async def until_end(metadata: Metadata, key: str, shard: int) -> AsyncIterator[None]:
-    """Interrupts its block by a `TimeoutError` once the copy of the metadata has the shard's
-    end.
-    """
+    """Interrupts its block by a `TimeoutError` once the metadata's copy has the shard's end."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as patience:
 
@@ -368,9 +366,7 @@ class Streams:
         end: int | None = None,
         wait_ms: int = 0,
     ) -> Pulled:
-        """Returns batches from a position on, below `end`; waits up to `wait_ms` if there is none
-        yet.
-        """
+        """Returns batches from a position on, below `end`; waits up to `wait_ms` for some."""
         if batches_max < 1 or bytes_max < 1 or wait_ms < 0:
             raise InvalidParameter("ask for 1 batch, 1 byte and 0 ms at least")
 
@@ -442,9 +438,7 @@ class Streams:
     async def _on_shard(
         self, project: str, logstore: str, number: int, use: Callable[[Shard], Awaitable[_Result]]
     ) -> _Result:
-        """Repeats the call if the logstore turns out to be another one, created under this name
-        since.
-        """
+        """Repeats the call if the logstore turns out to be a new one of the same name."""
         shard = await self._shard(await self.logstore(project, logstore), number)
         try:
             return await use(shard)
@@ -496,9 +490,7 @@ class Streams:
     async def truncate_shard(
         self, project: str, logstore: str, number: int, before: Position
     ) -> Position:
-        """Frees all batches before a position, at most up to the end; returns the first that is
-        left.
-        """
+        """Frees all batches before a position; returns the first that is left."""
         shard = visible_shard(await self._catalog.logstore(project, logstore), number)
         bounds = await self.bounds(shard)
         if before > bounds.next:
@@ -509,9 +501,7 @@ class Streams:
         return max(before, bounds.first)
 
     async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
-        """Returns when the batch at a position was received, in seconds; behind the last batch:
-        now.
-        """
+        """Returns the time of receipt at a position, in seconds; behind the last batch: now."""
         return await self._on_shard(
             project, logstore, shard, lambda known: self._cursor_time(known, Position(position))
         )

@@ -125,9 +125,7 @@ class Archiver:
         is_truncating: bool = False,
         skips_freed: bool = False,
     ) -> Self:
-        """Returns an archiver that uses Spark; `format` is `parquet` or `delta`. Each shard is at
-        least one task.
-        """
+        """Returns an archiver that uses Spark; `format` is `parquet` or `delta`."""
         from raftwood.pipeline.archive.spark import (  # noqa: PLC0415
             spark_files,
             spark_writer,

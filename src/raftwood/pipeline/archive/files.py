@@ -30,9 +30,7 @@ class ArchiveFiles(Protocol):
         """Reads a file; `NotFound` if there is none."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Creates a whole file, or none; returns False, and changes nothing, if it exists
-        already.
-        """
+        """Creates a whole file or none; returns False if there is one already."""
 
     def remove(self, folder: str) -> None:
         """Removes a folder with all of its contents, if it exists."""

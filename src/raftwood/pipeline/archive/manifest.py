@@ -41,9 +41,7 @@ class ArchivedRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file with records of one shard in their order, from the batch at `first` to that at
-    `last`.
-    """
+    """A file with records of one shard in order, from the batch at `first` to that at `last`."""
 
     path: str
     """Relative to the archive's own folder."""

@@ -77,9 +77,7 @@ def look(hub: Hub, archive: ArchiveLog | None, *, skips_freed: bool = False) -> 
 
 
 class ShardPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The wanted part of a shard: begin ≤ position < tail from the archive, the rest from the
-    log.
-    """
+    """The wanted part of a shard: begin ≤ position < tail from the archive, then the log."""
 
     shard: int
     begin: Position
@@ -170,9 +168,7 @@ def history(
     times: Times = ALWAYS,
     mode: ParseMode = ParseMode.PERMISSIVE,
 ) -> Iterator[Any]:
-    """Yields record batches, in the order of positions; does not open files that cannot have such
-    records.
-    """
+    """Yields record batches, in the order of positions; opens only files that may have some."""
     if not isinstance(archive.files, ArrowFiles):
         raise InvalidConfiguration("an archive on Hadoop's file systems is read with Spark")
     found = manifest.files(

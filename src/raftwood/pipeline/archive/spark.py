@@ -317,9 +317,7 @@ def _actions(data: bytes, name: str) -> list[_Action]:
 
 
 def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
-    """Writes zstd, and times in the form that other programs read best; leaves the session
-    unchanged.
-    """
+    """Writes zstd, and times in the form that others read best; leaves the session unchanged."""
     configuration = frame.sparkSession.conf
     before = configuration.get(_TIMESTAMPS)
     configuration.set(_TIMESTAMPS, "TIMESTAMP_MICROS")

@@ -34,9 +34,7 @@ _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(second|minute|hour|d
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """When a job runs; `interval_s` is None for a job that ends once it has processed what was
-    there.
-    """
+    """When a job runs; without `interval_s` it ends once it has processed what was there."""
 
     text: str
     interval_s: float | None = None

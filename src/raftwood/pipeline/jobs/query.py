@@ -122,9 +122,7 @@ class QueryJob(Job[Queried]):
         self._note_read()
 
     def _note_read(self) -> None:
-        """Sets the group's checkpoints after the last micro-batch: the source does so only at the
-        next one.
-        """
+        """Sets the checkpoints after the last micro-batch: the source does so at the next one."""
         if self.options.holds_log and self._read_to is not None:
             with Hub.connect(self.access.to(self.options.source)) as hub:
                 hub.note(self.group, self._read_to.positions)
@@ -157,9 +155,7 @@ class QueryJob(Job[Queried]):
 
 
 def _let_finish(query: StreamingQuery) -> None:
-    """Waits, within bounds, until no micro-batch is under way; the next run repeats a cancelled
-    one.
-    """
+    """Waits, within bounds, for the end of a micro-batch; the next run repeats a cancelled one."""
     deadline = time.monotonic() + STOP_S_MAX
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -221,9 +217,7 @@ class StreamingJob(QueryJob[Streamed]):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Returns columns that distinguish any two rows; empty if the order of rows is fixed
-        anyway.
-        """
+        """Returns columns that distinguish any two rows; empty if their order is fixed anyway."""
         return ()
 
     def sink_options(self) -> dict[str, str]:
@@ -237,9 +231,7 @@ class StreamingJob(QueryJob[Streamed]):
         return writer.format("loghub").options(**self.sink_options()).start(self.options.target)
 
     def _check_order(self, rows: DataFrame) -> None:
-        """Raises if shuffled rows have no fixed order: a repeated write would be mistaken for the
-        first one.
-        """
+        """Raises if shuffled rows have no fixed order: a repeated write would store other rows."""
         made = getattr(rows, "_jdf", None)
         if made is None:
             return  # Spark Connect provides no plan to check
@@ -263,8 +255,6 @@ class StreamingJob(QueryJob[Streamed]):
 
 
 def shuffling(plan: str) -> str | None:
-    """Returns the step of a Spark plan that changes, or may change, the order of rows; None without
-    one.
-    """
+    """Returns the step of a Spark plan that may change the order of rows; None without one."""
     found = _SHUFFLING.search(plan)
     return None if found is None else found[1]

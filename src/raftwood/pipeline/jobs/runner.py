@@ -28,9 +28,7 @@ def running_spark(
     master: str = LOCAL,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Runs a session; the errors of Java and of Spark's Python workers go to `spark.log` in the
-    folder.
-    """
+    """Runs a session; Java and Spark's Python workers log errors to the folder's `spark.log`."""
     os.makedirs(folder, exist_ok=True)
     with _errors_to(f"{folder}/{LOG_FILE}"):
         # Processes that start now inherit standard error.

@@ -168,9 +168,7 @@ def log_groups(batches: Sequence[StoredBatch], following: Position) -> PulledPar
 
 
 def arrow_streams(batches: Sequence[StoredBatch], following: Position) -> PulledParts:
-    """Converts as many batches as fit, each to an Arrow stream of its own: their columns may
-    differ.
-    """
+    """Converts as many batches as fit, each to an Arrow stream of its own, as columns differ."""
     return _parts(
         batches,
         following,

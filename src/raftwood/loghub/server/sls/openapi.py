@@ -1,6 +1,4 @@
-"""The OpenAPI description of SLS's calls, generated from the structs that decode and encode
-them.
-"""
+"""The OpenAPI description of SLS's calls, generated from the structs that encode them."""
 
 from typing import Any, Final
 

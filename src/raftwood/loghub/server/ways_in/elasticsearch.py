@@ -223,9 +223,7 @@ _ABOUT: Final = {
 
 
 class ElasticsearchRoutes(HttpWay):
-    """Routes of Elasticsearch: an index is a logstore of the project; an access key may be sent as
-    an API key.
-    """
+    """Elasticsearch's routes: an index is a logstore; an access key may be sent as an API key."""
 
     name: ClassVar[str] = "elasticsearch"
 

@@ -52,18 +52,14 @@ _EVENT_TIME: Final = 0
 _EVENT: Final = struct.Struct(">II")
 _DEPTH_MAX: Final = 64
 _VALUE_BYTES: Final = 8
-"""A message whose values take fewer bytes on average is refused: decoded, it would grow many
-times.
-"""
+"""A message whose values take fewer bytes on average is refused: it would grow many times."""
 _VALUES_MAX_LEAST: Final = 4_096
 _SCANNED_VALUES: Final = 8_192
 """Limit of values scanned before other tasks run: a millisecond or two."""
 _MESSAGE_VALUES: Final = 4
 """Splitting off a message costs as much work as so many values."""
 _VALUE_WORK: Final = 4
-"""A byte of a small event costs as much work as so many bytes of a large text: it may be a
-value.
-"""
+"""A byte of a small event may be a value, which is as much work as so many bytes of text."""
 _CHECKED_VALUE_WORK: Final = 32
 """The work of a value, in bytes, in an event that was checked value by value."""
 
@@ -116,9 +112,7 @@ class MessageReader:
         self._values = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the messages that are whole now; `ProtocolError` for one that can never be
-        whole.
-        """
+        """Returns the messages that are whole now; `ProtocolError` if one can never be."""
         return [message for part in self.feed_in_slices(data) for message in part]
 
     def feed_in_slices(self, data: bytes) -> Iterator[list[bytes]]:
@@ -146,9 +140,7 @@ class MessageReader:
         return len(self._data)
 
     def _scan(self, values_max: int) -> int:
-        """Scans on to the message's end, over at most `values_max` values; returns how many it
-        scanned.
-        """
+        """Scans on to the message's end, over `values_max` values at most; returns how many."""
         data, at, missing, values = self._data, self._at, self._missing, self._values
         size, bytes_max = len(data), self.bytes_max
         first, end_value = values, values + values_max
@@ -208,15 +200,11 @@ class ForwardMessage(msgspec.Struct):
     chunk: bytes | None = None
     """Known once all events are read, because it follows them."""
     too_large: int = 0
-    """The number of events above a bound, which are left out: a refused chunk would be sent for
-    ever.
-    """
+    """Events above a bound, which are left out: a refused chunk would be sent for ever."""
 
 
 class _Values:
-    """The values of a message, each decoded by itself; a skip finds the end of one without
-    decoding.
-    """
+    """The values of a message, each decoded by itself; a skip finds the end of a value."""
 
     def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
         self._data = data
@@ -401,9 +389,7 @@ _NONCE_BYTES: Final = 16
 
 
 class FluentHandshake:
-    """The handshake of one connection: send `helo`, pass the answer to `received`, send its
-    result.
-    """
+    """One connection's handshake: send `helo`, pass the answer to `received`, send its result."""
 
     def __init__(self, shared_key: Secret, random_source: random.Random) -> None:
         self._shared_key = shared_key.reveal().encode()

@@ -135,9 +135,7 @@ def decode_message(frame: bytes, *, received_ns: int) -> bytes:
 
 
 def _structured(text: bytes, at: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
-    """Returns the parameters as `ID.NAME`, and where they end; None if it is not structured
-    data.
-    """
+    """Returns the parameters as `ID.NAME`, and their end; None if it is no structured data."""
     found: list[tuple[bytes, bytes]] = []
     if text[at : at + 1] == b"-":
         at += 1
