@@ -180,7 +180,7 @@ def _begin_hand_over(
 
 
 def finish_hand_overs(logstore: Logstore, ends: Mapping[int, int]) -> Logstore:
-    """Completes hand-overs. `ends` has the ends of sealed logs; a hand-over without its own waits."""
+    """Completes hand-overs. `ends` has ends of sealed logs; a hand-over that lacks one waits."""
     changed: dict[int, Shard] = {}
     for shard in logstore.shards:
         if shard.status is not ShardStatus.SEALING or shard.id not in ends:

@@ -129,7 +129,7 @@ class Producer:
         ]
 
     def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivered]:
-        """Stores a record batch or a table unchanged, a large one in parts; waits until it is done."""
+        """Stores a record batch or a table unchanged, a large one in parts; waits until stored."""
 
         async def put() -> list[Delivered]:
             self._take()

@@ -115,7 +115,7 @@ class ControlService:
     async def _truncate(
         self, project: str, logstore: str, shard: int, before: Position
     ) -> Position:
-        """Truncates, but not past the slowest registered reader; returns the first position left."""
+        """Truncates, but not past the slowest registered reader; returns the first that is left."""
         required = (await self._groups.required_positions(project, logstore)).get(shard)
         if required is not None:
             before = min(before, Position(required.position))
