@@ -42,7 +42,7 @@ class Delivery(Generic[Stored]):
         return self._outcome
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` on the sender's loop once there is an outcome, or at once."""
+        """Calls `callback` on the sender's loop once there is an outcome; at once if there is."""
         if self._callbacks is None:
             with _creating:
                 if self._callbacks is None:

@@ -287,7 +287,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknow
 
 
 class CreateProject(Control, frozen=True, kw_only=True):
-    """Creates a project. Answers nothing."""
+    """Creates a project."""
 
     description: str = ""
 

@@ -207,7 +207,7 @@ class AsyncCheckpointTracker:
             yield
         except BaseException:
             # The usual shutdown() saves all that was given. The batch that the processor failed on
-            # must not be part of that, or nobody processes it again
+            # must not be part of that, or no worker processes it again
             # (`test_what_a_processor_failed_on_is_not_saved_in_its_shutdown`).
             self._given = before
             raise
