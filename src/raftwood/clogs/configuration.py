@@ -1,7 +1,7 @@
-"""`RingConfiguration`: a ring's servers, when one is isolated, and files that are placed by hand.
+"""`RingConfiguration`: a ring's servers, the rules of isolation, and files that are placed by hand.
 
-It is the same for all clients of a ring, has a version and a digest, and changes while they run. As
-text it is JSON everywhere, and TOML in files whose names end in .toml.
+All clients of a ring share it. It has a version and a digest, and may change while clients run. Its
+text is JSON everywhere, and also TOML in files whose names end in .toml.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.files import Buffer
 
 DEFAULT_PORT: Final = 11211
-"""Left out of a server's ring name: memcached's, as twemproxy has it."""
+"""Left out of a server's ring name: memcached's port, as in twemproxy."""
 SERVERS_MAX: Final = 4096
 FILE_NAME_BYTES_MAX: Final = 1024
 
@@ -30,12 +30,13 @@ class LogServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(ge=1, le=65_535)]
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     name: Annotated[str, Meta(max_length=253)] = ""
-    """Where it stands in the ring follows from its name: with one of its own a server can move to
-    another address and keep its files."""
+    """Determines the server's place in the ring: with a name of its own a server can move to
+    another address and keep its files.
+    """
 
     @property
     def ring_name(self) -> str:
-        """As twemproxy names it; the weight is never part of it."""
+        """Returns the server's name as twemproxy forms it; the weight is never part of it."""
         if self.name:
             return self.name
         return self.host if self.port == DEFAULT_PORT else f"{self.host}:{self.port}"
@@ -46,44 +47,46 @@ class LogServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HaRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a server is isolated, and for how long at the least."""
+    """When a server is isolated, and for how long at least."""
 
     check_gap_ms: Annotated[int, Meta(ge=10, le=3_600_000)] = 5_000
-    """From one ping to the next."""
+    """The interval between pings."""
     invalid_checks_max: Annotated[int, Meta(ge=1, le=1000)] = 3
-    """So many checks in a row without a valid pong isolate."""
+    """So many checks in a row without a valid pong isolate the server."""
     isolated_percent_max: Annotated[int, Meta(ge=0, le=100)] = 100
-    """Of the servers, isolated at once; where all are, the full ring is used (panic mode)."""
+    """The share of servers that may be isolated at once; if all are, all are used (panic mode)."""
     isolation_first_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
-    """A server stays isolated for so long at least, however soon it answers."""
+    """The minimum duration of an isolation, however soon the server answers."""
     isolation_longest_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 300_000
-    """Each time that it is isolated again soon takes longer, up to this."""
+    """The limit of that duration, which grows with each isolation soon after the last."""
 
 
 class RingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all clients of a ring share."""
+    """The configuration that all clients of a ring share."""
 
     servers: tuple[LogServer, ...]
     ha: HaRules = HaRules()
     hash_tag: Annotated[str, Meta(pattern=r"\A([^\s]{2})?\Z")] = "{}"
-    """Of a file name that has these two characters in this order, only what is between is hashed:
-    such files share a server. Empty: the whole name always."""
+    """If a file name has these two characters in this order, only the part between them is hashed:
+    such files share a server. Empty: always the whole name.
+    """
     pins: dict[str, str] = {}
     """Files placed by hand: the file's whole name, and its server's ring name."""
 
 
 class VersionedConfiguration(msgspec.Struct, frozen=True):
-    """A configuration as it is handed out. Versions are compared by `!=`, and digests as well: a
-    roll-back has a smaller version."""
+    """A configuration with its version. Versions are compared by `!=`, and digests as well: a
+    roll-back has a smaller version.
+    """
 
     version: int
     digest: str
-    """Of the canonical text of the configuration: `configuration_digest`."""
+    """The `configuration_digest` of the configuration's canonical text."""
     configuration: RingConfiguration
 
 
 def checked_file_name(name: str) -> str:
-    """The name itself if a file can be shipped under it, else `InvalidConfiguration`."""
+    """Returns the name if a file can be shipped under it, else raises `InvalidConfiguration`."""
     if (
         not name
         or len(name.encode("utf-8", "replace")) > FILE_NAME_BYTES_MAX
@@ -97,9 +100,9 @@ def checked_file_name(name: str) -> str:
 
 
 CONFIGURATION_BYTES_MAX: Final = 480 << 10
-"""Of a text: it must fit in one value of a metastore, 4096 servers and thousands of pins do."""
+"""Limit of a text: it must fit in one metastore value; 4096 servers and thousands of pins do."""
 _PROBLEMS_MAX: Final = 20
-"""More than anybody mends at once."""
+"""More problems than a person corrects at once."""
 _DIGEST_BYTES: Final = 16
 _SHAPE: Final = (
     "write {servers: [{host, port, weight, name}, …], ha: {…}, hash_tag, pins: {file: server}}"
@@ -108,18 +111,18 @@ _T = TypeVar("_T")
 
 
 class _FileConfiguration(RingConfiguration, frozen=True, forbid_unknown_fields=True):
-    """As it stands in a file, which may say its version."""
+    """A configuration in a file, which may state its version."""
 
     version: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
 
 
 def encode_configuration(configuration: RingConfiguration) -> bytes:
-    """The canonical text."""
+    """Returns the canonical text."""
     return msgspec.json.encode(configuration, order="sorted")
 
 
 def configuration_digest(configuration: RingConfiguration) -> str:
-    """Equal for equal configurations alone."""
+    """Returns a digest that is equal only for equal configurations."""
     return text_digest(encode_configuration(configuration))
 
 
@@ -128,13 +131,13 @@ def text_digest(text: Buffer) -> str:
 
 
 def decode_configuration(data: Buffer) -> RingConfiguration:
-    """From JSON, canonical or not, and checked; `InvalidConfiguration` tells all that is wrong."""
+    """Decodes and checks JSON, canonical or not; `InvalidConfiguration` lists all problems."""
     _check_size(len(data))
     return _checked(_decoded(lambda: msgspec.json.decode(data, type=RingConfiguration)))
 
 
 def decode_file(data: Buffer, file: str) -> tuple[RingConfiguration, int | None]:
-    """What stands in a file, and the version that it says it is."""
+    """Decodes a file; returns also the version that it states."""
     _check_size(len(data))
     if file.lower().endswith(".toml"):
         decoded = _decoded(lambda: _from_toml(bytes(data)))
@@ -145,8 +148,9 @@ def decode_file(data: Buffer, file: str) -> tuple[RingConfiguration, int | None]
 
 
 def accepted(version: int, digest: str, text: Buffer) -> VersionedConfiguration:
-    """What a source was told, once it is checked; `InvalidConfiguration` where it is no good."""
-    # Of the text as it was set: this program may have more defaults than that which set it.
+    """Checks what a source received; raises `InvalidConfiguration` if it is invalid."""
+    # The digest is of the original text: this program may have more defaults than the one that set
+    # it.
     if text_digest(text) != digest:
         raise InvalidConfiguration(
             f"version {version} of the ring's configuration has another text than its digest "
@@ -156,15 +160,16 @@ def accepted(version: int, digest: str, text: Buffer) -> VersionedConfiguration:
 
 
 def check_configuration(configuration: RingConfiguration) -> RingConfiguration:
-    """The configuration itself if clients can use it, else `InvalidConfiguration` with all that is
-    wrong, a line each."""
+    """Returns the configuration if clients can use it, else raises `InvalidConfiguration` with all
+    problems, a line each.
+    """
     plain = msgspec.to_builtins(configuration)
     _decoded(lambda: msgspec.convert(plain, type=RingConfiguration))
     return _checked(configuration)
 
 
 def _checked(configuration: RingConfiguration) -> RingConfiguration:
-    """As `check_configuration`, for one whose types are right."""
+    """Like `check_configuration`, for one whose types are right."""
     problems = list(_problems(configuration))
     if problems:
         left_out = len(problems) - _PROBLEMS_MAX

@@ -1,7 +1,7 @@
 """Sources of a ring's configuration for clients: a file, or the receivers by long polls.
 
-All keep the last good configuration, and hand each change to their followers. The source on a
-metastore is in `configuration_store`.
+Each source keeps the last good configuration, and yields each change to its followers. The source
+on a metastore is in `configuration_store`.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ _log = get_logger("clogs")
 
 
 class FollowingSource:
-    """A `ConfigurationSource`; a subclass says in `_follow` where configurations come from.
+    """A `ConfigurationSource`; a subclass gets configurations in `_follow`.
 
-    That runs as a task, begun by the first who follows and ended by `close`.
+    `_follow` runs as a task, which the first follower starts and `close` ends.
     """
 
     def __init__(self, origin: str) -> None:
-        """`origin` says where configurations come from, for the log."""
+        """`origin` names the source in the log."""
         self._origin = origin
         self._last: VersionedConfiguration | None = None
         self._complaint = ""
@@ -45,11 +45,11 @@ class FollowingSource:
         self._task: asyncio.Task[None] | None = None
 
     def changes(self) -> AsyncIterator[VersionedConfiguration]:
-        """The present one, as soon as there is one, then each that follows; ends when closed."""
+        """Yields the present configuration, once there is one, then changes; ends when closed."""
         return _Changes(self)
 
     async def close(self) -> None:
-        """Whoever follows comes to the end."""
+        """Ends the iteration of all followers."""
         self._is_closed = True
         self._tell()
         if self._task is not None:
@@ -60,7 +60,7 @@ class FollowingSource:
     async def next_after(
         self, known: VersionedConfiguration | None
     ) -> VersionedConfiguration | None:
-        """Another one than this, once there is one; None when the source is closed."""
+        """Waits for a configuration other than `known`; returns None when the source is closed."""
         if self._task is None and not self._is_closed:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._follow(), name=f"follow {self._origin}")
@@ -71,11 +71,11 @@ class FollowingSource:
         return None
 
     async def _follow(self) -> None:
-        """Call `_take` and `_complain`, for ever."""
+        """Runs for ever; calls `_take` and `_complain`."""
         raise NotImplementedError
 
     def _take(self, found: Callable[[], VersionedConfiguration]) -> bool:
-        """Whether what was found is good; whoever follows hears of it if it is another one."""
+        """Takes in a configuration; wakes the followers if it differs. Whether it is good."""
         try:
             configuration = found()
         except InvalidConfiguration as error:
@@ -101,7 +101,7 @@ class FollowingSource:
         return True
 
     def _complain(self, reason: str) -> None:
-        """The configuration cannot be had now."""
+        """Logs that the configuration is unavailable."""
         if self._is_new(reason):
             _log.warning(
                 "the ring's configuration cannot be had",
@@ -111,7 +111,7 @@ class FollowingSource:
             )
 
     def _is_new(self, reason: str) -> bool:
-        """Said once, not with every look."""
+        """Whether the reason differs from the last one: it is logged once, not at every look."""
         is_new, self._complaint = reason != self._complaint, reason
         return is_new
 
@@ -124,7 +124,7 @@ class FollowingSource:
 
 
 class _Changes:
-    """One who follows; no generator, which would have to be closed by whoever stops to."""
+    """One follower's iterator; not a generator, which the follower would have to close."""
 
     def __init__(self, source: FollowingSource) -> None:
         self._source = source
@@ -141,21 +141,22 @@ class _Changes:
 
 
 def _is_same(known: VersionedConfiguration | None, other: VersionedConfiguration) -> bool:
-    """By version and digest, and not by which is larger: a roll-back has a smaller version."""
+    """Compares version and digest for equality, because a roll-back has a smaller version."""
     return known is not None and (known.version, known.digest) == (other.version, other.digest)
 
 
 # A ring's configuration in a file that people or programs replace while clients run.
 
 LOOK_S: Final = 1.0
-"""From one look at the file to the next."""
+"""The interval between looks at the file."""
 _SETTLED_S: Final = 0.25
-"""What has changed is looked at again after so long, and taken if it has not changed further: half
-of a file that is being written can be a good one with half of the servers."""
+"""A changed file is read again after this time, and accepted if it has not changed further: half of
+a file that is being written can be a valid one with half of the servers.
+"""
 
 
 class FileConfigurationSource(FollowingSource):
-    """Follows one file: JSON, or TOML where its name ends in .toml."""
+    """Follows one file: JSON, or TOML if its name ends in .toml."""
 
     def __init__(self, environment: Environment, path: str) -> None:
         super().__init__(f"file {path}")
@@ -181,11 +182,11 @@ class FileConfigurationSource(FollowingSource):
                 await asyncio.sleep(_SETTLED_S)
 
     async def _read(self) -> bytes | None:
-        """The file's bytes, one more than are allowed at the most; None where it cannot be read."""
+        """Reads the file, at most one byte more than allowed; None if it cannot be read."""
         try:
-            # To close what is not open does nothing, but makes this a submission that writes: such
-            # a one opens the file by its name. A reader of the same file again and again would be
-            # given the one that had the name before.
+            # Closing a file that is not open does nothing, but makes this a writing submission,
+            # which opens the file by its name. A submission that only reads would keep reading the
+            # old file after a new one has replaced it.
             read = Read(self._path, 0, CONFIGURATION_BYTES_MAX + 1)
             _, data = await perform(self._files, Close(self._path), read)
         except OSError as error:
@@ -198,7 +199,7 @@ class FileConfigurationSource(FollowingSource):
         configuration, version = decode_file(data, self._path)
         digest = configuration_digest(configuration)
         if version is None:
-            # White space and the order of keys make no other version.
+            # White space and the order of keys make no new version.
             self._counter += digest != self._digest
             version = self._counter
         self._digest = digest
@@ -208,18 +209,18 @@ class FileConfigurationSource(FollowingSource):
 # A ring's configuration from its receivers, by long polls: clients need no metastore.
 
 Ask: TypeAlias = Callable[[ConfigurationRequest], Awaitable[ConfigurationAnswer]]
-"""Asks any receiver, once; what goes wrong is a `RaftwoodError`."""
+"""Asks any receiver once; raises `RaftwoodError` on failure."""
 
 WAIT_MS: Final = 30_000
 _ANSWER_S_MAX: Final = 10.0
-"""Longer than the wait: whoever does not answer then is asked no more."""
+"""Added to the wait: a receiver that has not answered by then is given up."""
 _BACKOFF: Final = Backoff(first_ms=200, longest_ms=30_000)
 _TOO_SOON_S: Final = 0.1
-"""Nothing new within this time is the answer of one who does not wait."""
+"""A receiver that answers without news within this time does not wait."""
 
 
 class ReceiverConfigurationSource(FollowingSource):
-    """Follows one ring by asking its receivers again and again."""
+    """Follows one ring by repeated requests to its receivers."""
 
     def __init__(
         self, environment: Environment, ask: Ask, ring: str, *, wait_ms: int = WAIT_MS
@@ -236,14 +237,14 @@ class ReceiverConfigurationSource(FollowingSource):
             asked_at = loop.time()
             if await self._is_answered():
                 failures = 0
-                # One who changes its mind all the time is not asked all the time.
+                # Do not ask a receiver without pause if its answer changes all the time.
                 await asyncio.sleep(max(0.0, asked_at + _TOO_SOON_S - loop.time()))
             else:
                 await asyncio.sleep(_BACKOFF.delay_s(failures, self._random))
                 failures += 1
 
     async def _is_answered(self) -> bool:
-        """Whether there was an answer, and one that is good or shows that the receiver waits."""
+        """Whether a receiver answered, and its answer is good or came after a wait."""
         loop = asyncio.get_running_loop()
         known, asked_at = self._known, loop.time()
 
@@ -258,13 +259,14 @@ class ReceiverConfigurationSource(FollowingSource):
             return False
         except RaftwoodError as error:
             self._complain(error.message)
-            # Who waited for the ring's first configuration is asked again at once.
+            # After a wait for the ring's first configuration, ask again at once.
             return isinstance(error, NotFound) and has_waited()
         if not answer.text:
             revision = max(known.revision, answer.revision)
             self._known = msgspec.structs.replace(known, revision=revision)
             return has_waited()
-        # One that is refused counts as known too: else it would be sent again at once, for ever.
+        # A refused configuration counts as known too: else it would be sent again at once, for
+        # ever.
         self._known = ConfigurationRequest(
             known.ring, answer.version, answer.digest, known.wait_ms, answer.revision
         )

@@ -1,7 +1,7 @@
-"""`ConfigurationStore`: configurations of rings in a metastore; receivers hand them to clients.
+"""`ConfigurationStore`: configurations of rings in a metastore; receivers serve them to clients.
 
-Versions never change, and a pointer names the one that counts. `ConfigurationService` is the
-receivers' half: one watch per ring answers all long polls.
+Versions never change, and a pointer names the present one. `ConfigurationService` runs in
+receivers: one watch per ring answers all long polls.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from raftwood.clogs.configuration_sources import FollowingSource
 from raftwood.clogs.wire import CONFIGURATION_WAIT_MS_MAX, ConfigurationAnswer, ConfigurationRequest
 
 HISTORY_MAX: Final = 100
-"""Versions that are kept, the present one among them."""
+"""Limit of versions that are kept, including the present one."""
 COMMENT_CHARACTERS_MAX: Final = 500
 _TRIES_MAX: Final = 16
 
 
 class ConfigurationPointer(msgspec.Struct, frozen=True):
-    """Which version counts."""
+    """The version that clients use."""
 
     version: int
     largest: int
@@ -59,13 +59,13 @@ class ConfigurationVersion(msgspec.Struct, frozen=True, kw_only=True):
     servers: int
     comment: str
     replaced: int
-    """The version that counted before it was set; 0 for none."""
+    """The version that was present before this one; 0 for none."""
     set_at_ms: int
-    """Since 1970, by the clock of whoever set it; 0 where that had none."""
+    """In milliseconds since 1970, by the clock of the program that set it; 0 if it had no clock."""
 
 
 class StoredConfiguration(msgspec.Struct, frozen=True):
-    """A version's text, not read yet, and the metastore's version of the pointer to it."""
+    """A version's text, not decoded yet, and the metastore's version of the pointer to it."""
 
     version: int
     digest: str
@@ -77,10 +77,10 @@ class StoredConfiguration(msgspec.Struct, frozen=True):
 
 
 class ConfigurationStore:
-    """One ring's configurations."""
+    """The configurations of one ring."""
 
     def __init__(self, store: MetaStore, ring: str, *, clock: Clock | None = None) -> None:
-        """`clock` dates what is set."""
+        """`clock` gives new versions their time."""
         self._store = store
         self._clock = clock
         self.ring = checked_name("ring", ring)
@@ -88,12 +88,12 @@ class ConfigurationStore:
         self._pointer_key = f"{self._prefix}current"
 
     async def current(self) -> VersionedConfiguration | None:
-        """The one that counts; None where none was ever set."""
+        """Returns the present configuration; None if none was ever set."""
         found = await self.stored()
         return None if found is None else found.accepted()
 
     async def stored(self) -> StoredConfiguration | None:
-        """As `current`, but as it stands there."""
+        """Like `current`, but returns the stored form."""
         for _ in range(_TRIES_MAX):
             found = await self._store.get(self._pointer_key)
             if found is None:
@@ -104,28 +104,28 @@ class ConfigurationStore:
                 return StoredConfiguration(
                     pointer.version, pointer.digest, text.value, found.version
                 )
-            # It was forgotten after the pointer was read: the pointer is another one by now.
+            # It was removed after the pointer was read: the pointer names another one by now.
         raise Conflict(f"the configuration of ring {self.ring!r} changes all the time: try again")
 
     async def following(self) -> AsyncIterator[StoredConfiguration | None]:
-        """What is stored now, then again each time that another one counts.
+        """Yields the stored configuration, and again each time that the pointer changes.
 
-        Errors of the metastore end it. So does `OutOfRange`: begin again then.
+        Errors of the metastore end the iteration. So does `OutOfRange`: begin again then.
         """
-        # The store's version, read before the pointer: a watch after it misses nothing.
+        # The store's version is read before the pointer, so that the watch after it misses nothing.
         version = (await self._store.range(prefix=self._pointer_key, limit=1)).version
         yield await self.stored()
         async with AsyncExitStack() as stack:
             watch = self._store.watch(self._pointer_key, after_version=version)
             if isinstance(watch, AsyncGenerator):
-                # Else it would be left to be closed by nobody while the pointer is read.
+                # Otherwise the watch would not be closed if the read of the pointer fails.
                 stack.push_async_callback(watch.aclose)
             async for changes in watch:
                 if any(change.key == self._pointer_key for change in changes):
                     yield await self.stored()
 
     async def version(self, number: int) -> VersionedConfiguration:
-        """Any that is kept."""
+        """Returns any version that is kept."""
         entry, text = await self._kept(number)
         return accepted(number, entry.digest, text)
 
@@ -136,10 +136,9 @@ class ConfigurationStore:
         *,
         expected_version: int | None = None,
     ) -> VersionedConfiguration:
-        """Let this one count from now on, under a new version; the present one again is none.
+        """Makes this the present configuration, under a new version; the same one again makes none.
 
-        `expected_version` is the one that must count still, 0 for none; `Conflict` where it does
-        not.
+        `expected_version` must still be the present one, 0 for none; else `Conflict`.
         """
         text = encode_configuration(check_configuration(configuration))
         digest = text_digest(text)
@@ -184,7 +183,7 @@ class ConfigurationStore:
     async def rollback(
         self, to: int | None = None, *, expected_version: int | None = None
     ) -> VersionedConfiguration:
-        """Let an older one count again: the one that the present one replaced, or any by name."""
+        """Makes an older version present again: the one before, or any by number."""
         for _ in range(_TRIES_MAX):
             before, revision = await self._pointer(expected_version)
             if not before.version:
@@ -194,7 +193,7 @@ class ConfigurationStore:
                 raise InvalidInput(
                     f"version {number} of ring {self.ring!r} counts already: name another one"
                 )
-            # Read as clients will: what they would refuse must not count.
+            # Check it as clients do: a version that they would refuse must not become present.
             found = await self.version(number)
             pointer = ConfigurationPointer(number, before.largest, found.digest)
             changed = await self._store.compare_and_set(
@@ -205,7 +204,7 @@ class ConfigurationStore:
         raise self._busy()
 
     async def history(self, limit: int = HISTORY_MAX) -> list[ConfigurationVersion]:
-        """What was set, the newest first."""
+        """Returns the versions, the newest first."""
         found = await self._store.range(prefix=f"{self._prefix}history/", limit=2 * HISTORY_MAX)
         entries = [_entry(each.key, each.value) for each in found.entries]
         return entries[::-1][:limit]
@@ -215,7 +214,7 @@ class ConfigurationStore:
         if found is not None:
             pointer, revision = _pointer(self.ring, found.value), found.version
         else:
-            # Somebody may have removed it: no number is ever used again all the same.
+            # The pointer may have been removed; even so, no number is used again.
             newest = await self.history(1)
             pointer, revision = ConfigurationPointer(0, newest[0].version if newest else 0, ""), 0
         if expected_version is not None and pointer.version != expected_version:
@@ -276,7 +275,7 @@ def _entry(key: str, value: bytes) -> ConfigurationVersion:
 # A ring's configuration from a metastore that the client itself reaches.
 
 AGAIN_S: Final = 0.5
-"""After an error of the metastore, which has tried for long already."""
+"""The pause after an error of the metastore client, which has retried for long already."""
 
 
 class MetaConfigurationSource(FollowingSource):
@@ -295,7 +294,7 @@ class MetaConfigurationSource(FollowingSource):
                     else:
                         self._complain(no_configuration(self._store.ring))
             except OutOfRange:
-                pass  # all is read again, and watched after that
+                pass  # everything is read and watched again
             except RaftwoodError as error:
                 self._complain(error.message)
             await asyncio.sleep(AGAIN_S)
@@ -305,18 +304,18 @@ def no_configuration(ring: str) -> str:
     return f"ring {ring!r} has no configuration: set one by `raftwood clogs config set FILE`"
 
 
-# The receivers' half of a configuration's way: long polls are answered from one watch per ring.
+# The receivers' side: one watch per ring answers all long polls.
 
 RINGS_MAX: Final = 64
-"""Rings that are watched at once; whoever asks may name any."""
+"""Limit of rings watched at once; clients may name any ring."""
 WAITING_MAX: Final = 20_000
 _FIRST_S: Final = 5.0
-"""So long a request waits for the metastore, though it does not want to wait for a change."""
+"""How long a request waits for the metastore, even if it does not wait for a change."""
 _log = get_logger("clogs")
 
 
 class ConfigurationService:
-    """Answers `wire.CONFIGURATION`; `start` it before, and `close` it when done."""
+    """Answers `wire.CONFIGURATION`; call `start` first, and `close` when done."""
 
     def __init__(self, store: MetaStore) -> None:
         self._store = store
@@ -328,17 +327,17 @@ class ConfigurationService:
         self._is_closed = False
 
     async def close(self) -> None:
-        """Requests that wait end with `ShuttingDown`."""
+        """Ends waiting requests with `ShuttingDown`."""
         self._is_closed = True
         for ring in list(self._rings.values()):
             await ring.close()
         self._rings.clear()
 
     async def answer(self, request: ConfigurationRequest) -> ConfigurationAnswer:
-        """The present configuration, once it is another one than the client has.
+        """Returns the present configuration, once it differs from the client's.
 
-        `NotFound` where the ring has none, `Unavailable` while the metastore does not answer: then
-        what is known here may be out of date, and another receiver may know better.
+        Raises `NotFound` if the ring has none, and `Unavailable` while the metastore does not
+        answer: the copy here may be out of date then, and another receiver may have a newer one.
         """
         if self._waiting >= WAITING_MAX:
             raise Overloaded("too many clients wait for configurations here: ask another receiver")
@@ -364,8 +363,9 @@ class ConfigurationService:
                 raise _shut()
             is_over = loop.time() >= deadline
             found = ring.found if ring.is_fresh else None
-            # One that is behind what the client heard elsewhere catches up first. If it does not,
-            # the client has heard of a metastore that is no more.
+            # If this receiver lags behind an answer that the client got elsewhere, it catches up
+            # first. If it does not catch up, the client's answer came from a metastore that is
+            # gone.
             if found is not None and (is_over or found.revision >= request.revision):
                 is_known = (found.version, found.digest) == (request.version, request.digest)
                 if is_over or not is_known:
@@ -389,7 +389,7 @@ class ConfigurationService:
         raise _shut()
 
     async def _forget_one(self) -> None:
-        """The oldest that nobody waits for."""
+        """Forgets the oldest ring without waiting clients."""
         for name, ring in self._rings.items():
             if not ring.waiting:
                 del self._rings[name]
@@ -399,12 +399,12 @@ class ConfigurationService:
 
 
 class _WatchedRing:
-    """What the metastore has of one ring, and those who wait for a change of it."""
+    """A ring's configuration as the watch shows it, and the requests that wait for a change."""
 
     def __init__(self, store: ConfigurationStore) -> None:
         self.found: StoredConfiguration | None = None
         self.is_fresh = False
-        """The watch stands: nothing can have changed that was not told."""
+        """The watch is running: `found` is up to date."""
         self.waiting = 0
         self._store = store
         self._changed = asyncio.Event()
@@ -412,7 +412,7 @@ class _WatchedRing:
         self._task = loop.create_task(self._watch(), name=f"configuration of ring {store.ring}")
 
     async def wait_changed(self, deadline: float) -> None:
-        """Until something is told, or the time is over."""
+        """Waits until the watch reports something, or the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._changed.wait()
@@ -431,7 +431,7 @@ class _WatchedRing:
                     self.found, self.is_fresh = found, True
                     self._tell()
             except OutOfRange:
-                pass  # all is read again, and watched after that
+                pass  # everything is read and watched again
             except RaftwoodError as error:
                 self.is_fresh = False
                 _log.warning(

@@ -1,11 +1,11 @@
-"""What can go wrong in clogs beside the errors of `base`."""
+"""The errors of clogs beside those of `base`."""
 
 from raftwood.base.errors import Conflict, Unavailable
 
 
 class PlaceMoved(Conflict):
-    """A file's batches go elsewhere by now. Nothing was stored, nor ever will be in the place that
-    was named under that sequence: ask where the file goes, and send the same again.
+    """The file's batches now go to another place. The batch is not stored, and never will be at the
+    named place under this sequence: ask where the file goes, and send the same batch again.
     """
 
     code = "clogs_place_moved"
@@ -13,8 +13,8 @@ class PlaceMoved(Conflict):
 
 
 class OutOfOrder(Conflict):
-    """A batch follows one that the receiver has not stored. Nothing was stored: send that one
-    first, then this one again.
+    """A batch follows one that the receiver has not stored. It is not stored: send that one first,
+    then this one again.
     """
 
     code = "clogs_out_of_order"
@@ -22,7 +22,7 @@ class OutOfOrder(Conflict):
 
 
 class LinesDropped(Unavailable):
-    """There was no room for lines that were not stored yet, and these were the oldest."""
+    """These lines were dropped: they were the oldest of the lines that were not stored yet."""
 
     code = "clogs_lines_dropped"
     retriable = False

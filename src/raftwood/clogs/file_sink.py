@@ -1,13 +1,13 @@
 """`FileSink`: the lines of each file go to a plain file of its own below a folder.
 
-Lines are written and synced first; then the file's length and its batches are noted durably
-(`FileState`); then they are acked. Bytes behind the noted length were never acked, and are cut when
-the sink is opened: so a batch that comes again is in the file once. Batches that come while others
-are being synced share the next sync.
+The sink first writes and syncs lines. Then it durably records the file's length and batches
+(`FileState`). Then it acks them. Bytes behind the recorded length were never acked, and are cut
+when the sink is opened, so a batch that is sent again is in the file once. Batches that arrive
+during a sync share the next one.
 
-Files belong to the sink: what others append to one is cut. One that was moved away or emptied, as
-rotation does it, is begun anew. A receiver knows its own files alone: a batch that a shipper sends
-to another one, because this one did not answer in time, may be in the files of both.
+Files belong to the sink: it cuts bytes that others append. If rotation moved or emptied a file, it
+begins a new one. A receiver knows only its own files: if it does not answer in time and the shipper
+sends the batch to another receiver, the files of both may have it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _ENCODED: Final = re.compile(rb"[^A-Za-z0-9._-]|(?<=^)\.")
 
 
 def safe_path(name: str) -> str:
-    """Relative, without a part that is empty or begins with a dot."""
+    """Returns a relative path without a part that is empty or begins with a dot."""
     parts: list[str] = []
     for each in re.split(r"(?<=[^/])/(?=[^/])", name):
         data = each.encode()
@@ -57,13 +57,13 @@ def safe_path(name: str) -> str:
     return "/".join(parts)
 
 
-# What is known of one plain file: up to where it is good, and which batches are in it. No I/O.
+# The state of one plain file: its good length, and the batches in it. No I/O.
 
 VERSION: Final = 1
 WINDOW: Final = 1024
-"""How many sequences behind its last one are known of a producer, as in a log."""
+"""How many sequences behind a producer's last one are recorded, as in a log."""
 PRODUCERS_MAX: Final = 256
-"""Of one file; the one unused for longest is forgotten where there are more."""
+"""Limit of one file; above it, the producer unused for longest is forgotten."""
 
 
 class ProducerWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,29 +88,29 @@ class ProducerWindow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         step, behind = top - self.top, top - sequence
         if behind >= WINDOW:
             return self
-        # A shipper's numbers decide how far is shifted: never further than the window.
+        # The shipper chooses the sequences, so the shift must be limited to the window.
         bits = int.from_bytes(self.bits, "little") << step if step < WINDOW else 0
         bits = (bits | 1 << behind) & ((1 << WINDOW) - 1)
         return ProducerWindow(top, bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):
-    """Durable before a batch of the file is acknowledged, and after its lines are."""
+    """Made durable before a batch of the file is acked, and after its lines are durable."""
 
     version: int
     name: str
     length: Annotated[int, msgspec.Meta(ge=0)]
-    """What is behind this was never acknowledged."""
+    """Bytes behind this were never acked."""
     producers: dict[bytes, ProducerWindow] = {}
     """In the order in which they last wrote."""
 
     def has(self, producer: bytes, sequence: int) -> bool:
-        """`SequenceForgotten` where it is too old to know."""
+        """Whether the batch is in the file; `SequenceForgotten` if it is too old to know."""
         window = self.producers.get(producer)
         return window is not None and window.has(sequence)
 
     def after(self, length: int, batches: list[tuple[bytes, int]]) -> "FileState":
-        """Once these batches are in the file, which is so long then."""
+        """Returns the state once these batches are in the file and it has this length."""
         producers = dict(self.producers)
         for producer, sequence in batches:
             window = producers.pop(producer, None) or ProducerWindow(sequence, b"")
@@ -136,22 +136,13 @@ def decode_file_state(data: bytes) -> FileState:
     )
 
 
-# `FileSink`: the lines of each file go to a plain file of its own below a folder.
-#
-# Lines are written and synced first; then it is noted, durably, how long the file is and which
-# batches it has (`file_state`); then they are acknowledged. What a crash leaves behind the noted
-# length was never acknowledged, and is cut when the sink is opened: so a batch that comes again is
-# in the file once. Batches that come while others are being synced share the next sync.
-#
-# Files belong to the sink: what others append to one is cut. One that was moved away or emptied, as
-# rotation does it, is begun anew. A receiver knows its own files alone: a batch that a shipper
-# sends to another one, because this one did not answer in time, may be in the files of both.
+# The sink
 
 PLACE: Final = "files"
 STATE_FOLDER: Final = ".raftwood"
-"""No file of a shipper's can be called so: see `file_names`."""
+"""No shipper's file can have this name: see `checked_file_name`."""
 FILES_MAX: Final = 65_536
-"""Beyond it, what is known of the file unused for longest is forgotten; the file stays."""
+"""Limit of files whose state is cached; above it the one unused for longest leaves the cache."""
 OPEN_MAX: Final = 256
 WAITING_BYTES_MAX: Final = 64 << 20
 _FILES_PER_ROUND: Final = 32
@@ -161,11 +152,11 @@ _OF_NAMES: Final = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLON
 _log = get_logger("clogs")
 
 LinesOf = Callable[[ClogsMessage], bytes]
-"""A batch as text, each line with its end; `InvalidInput` for what cannot be read."""
+"""Returns a batch as text, each line with its end; `InvalidInput` if it cannot be decoded."""
 
 
 class _Waiting:
-    """A batch until it is in the file."""
+    """A batch that is not in the file yet."""
 
     __slots__ = ("future", "lines", "producer", "sequence")
 
@@ -187,14 +178,14 @@ class _File:
         self.path = path
         self.group = group
         self.state = state
-        """None until something is noted of it."""
+        """None until a state is recorded."""
         self.waiting: list[_Waiting] = []
         self.pending: dict[tuple[bytes, int], _Waiting] = {}
-        """All that are not acknowledged, those that are being written too."""
+        """All batches that are not acked, including those that are being written."""
 
 
 class FileSink:
-    """A `Sink`. Use `open`, and `close` when done."""
+    """A `Sink`. Call `open`, and `close` when done."""
 
     def __init__(
         self, environment: Environment, folder: str, lines_of: LinesOf, store: Store
@@ -204,7 +195,7 @@ class FileSink:
         self._lines_of = lines_of
         self._store = store
         self._files: OrderedDict[str, _File] = OrderedDict()
-        """Those used last are the last."""
+        """The file used last is the last."""
         self._open: OrderedDict[str, None] = OrderedDict()
         """Paths, in the same order."""
         self._next_group = 1
@@ -223,7 +214,7 @@ class FileSink:
         *,
         settings: LogSettings = _LOG,
     ) -> "FileSink":
-        """The folder is made where it is not there; `StoreLocked` where another has it."""
+        """Opens the sink, creates the folder if needed; `StoreLocked` if another process has it."""
         with explained(folder):
             await perform(environment.files, seam.MakeDirectory(folder))
         store = await Store.open(
@@ -245,7 +236,7 @@ class FileSink:
         return sink
 
     async def close(self) -> None:
-        """What waits is written first."""
+        """Writes waiting batches first."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
@@ -256,7 +247,7 @@ class FileSink:
     # A `Sink`
 
     async def locate(self, key: str, name: str) -> str:
-        del key, name  # whoever hands batches in has seen to rights
+        del key, name  # the caller has checked the rights
         return PLACE
 
     async def store(self, key: str, message: ClogsMessage) -> str:
@@ -267,7 +258,7 @@ class FileSink:
         waiting = file.pending.get((message.producer, message.sequence))
         if waiting is None:
             waiting = self._enqueue(file, message)
-        # The batch is written though its shipper goes away.
+        # The batch is written even if its shipper goes away.
         await asyncio.shield(waiting.future)
         return PLACE
 
@@ -340,8 +331,8 @@ class FileSink:
             self._settle(file, batches, None)
 
     async def _write(self, file: _File, batches: list[_Waiting]) -> FileState | None:
-        """What is to be noted once the lines are durable; None where that failed: then the file is
-        longer than noted, and what is too much is cut before the next lines.
+        """Writes and syncs lines; returns the state to record. Returns None after a failure: the
+        file is then longer than recorded, and the surplus is cut before the next lines.
         """
         try:
             state = await self._begun(file)
@@ -359,14 +350,15 @@ class FileSink:
         return None
 
     async def _begun(self, file: _File) -> FileState:
-        """The file is open, and ends where its state says."""
+        """Opens the file, and cuts it to the length of its state."""
         (size,) = await perform(self._environment.files, seam.Size(file.path))
         state = file.state
         if state is not None and size == state.length and file.path in self._open:
             self._open.move_to_end(file.path)
             return state
         if state is None or (size or 0) < state.length:
-            # Before anything is written, so that a crash cannot make it pass for what was there.
+            # Recorded before anything is written, so that after a crash new lines do not pass for
+            # old ones.
             state = (state or FileState(VERSION, file.name, 0)).after(size or 0, [])
             await self._note([(file, state)])
         await self._open_file(file.path, is_new=size is None)
@@ -389,7 +381,7 @@ class FileSink:
         self._open[path] = None
 
     async def _note(self, states: list[tuple[_File, FileState]]) -> None:
-        """Durable, then known."""
+        """Makes the states durable, then visible."""
         if states:
             await self._store.log.commit(
                 *(SetState(file.group, encode_file_state(state)) for file, state in states)
@@ -407,7 +399,7 @@ class FileSink:
                 each.future.set_result(None)
 
     async def _perform(self, *operations: Operation) -> None:
-        """As `perform`; a sync that fails ends the process: what it left is not known."""
+        """Like `perform`, but a failed sync ends the process: what it left on disk is unknown."""
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._environment.files.submit(operations, future.set_result)
         completion = await future
@@ -423,7 +415,8 @@ class FileSink:
         if error.errno in NO_ROOM:
             return DiskFull(f"no room for {file.path} ({error}): free space on the disk")
         if error.errno in _OF_NAMES:
-            # Not of the storage as a whole: one shipper's names must not have it shunned by all.
+            # The storage as a whole is fine: bad names from one shipper must not make all shippers
+            # avoid this receiver.
             return InvalidInput(
                 f"cannot write to {file.path}: {error}; make room for it there, or give it another "
                 "name"
@@ -469,7 +462,7 @@ class FileSink:
 
 
 def _parents(folder: str, path: str) -> list[str]:
-    """The folders from the first to the one that a path is in."""
+    """Returns the folders from the topmost to the one that a path is in."""
     found = [folder]
     for part in path[len(folder) + 1 :].split("/")[:-1]:
         found.append(f"{found[-1]}/{part}")

@@ -1,4 +1,4 @@
-"""What shippers and receivers say to each other: one frame per message, the same bytes on any way.
+"""The messages between shippers and receivers: one frame per message, the same bytes on any way.
 
     offset  size
     0       2     magic "CL"
@@ -22,16 +22,16 @@
 Little-endian. Over TCP a frame is the payload of a call or of its answer, on an authenticated
 connection; over UDP it is a datagram with an HMAC behind it.
 
-A *place* is the receiver's word for where a file's batches go now: opaque to the shipper, which
+A *place* is a receiver's name for where a file's batches go now. It is opaque to the shipper, which
 names it with each batch. A batch is stored at its place or nowhere, and there once, by its producer
-and sequence. Where the place takes no more, the error `PlaceMoved` says that the batch is not
-stored: `locate` tells the next place. A resumed batch has no place: its shipper does not know any
-more where it may have been sent.
+and sequence. If the place takes no more, the error `PlaceMoved` says that the batch is not stored;
+`locate` returns the next place. A resumed batch has no place, because its shipper no longer knows
+where it may have been sent.
 
-A batch that *follows* is stored only where the receiver has stored the one before it in sequence,
-at the same place; else `OutOfOrder` says that nothing was. So a shipper may send the next batches
-of a file before the first one is acked, as many as an ack has told. Receivers of release 0.1.0 tell
-none (zero), and know no such flag.
+A batch that *follows* is stored only if the receiver has stored the one before it in sequence, at
+the same place; else `OutOfOrder` says that it is not stored. So a shipper may send the next batches
+of a file before the first one is acked, up to the count in the last ack. Receivers of release 0.1.0
+send the count zero, and do not know the flag.
 """
 
 import struct
@@ -67,7 +67,7 @@ _FLAGS: Final = _RESUMED | _FOLLOWS
 
 
 class MessageType(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     DATA = 1
     PING = 2
@@ -75,9 +75,9 @@ class MessageType(IntEnum):
     ACK = 4
     """Its sequence is stored; the place is where the file's next batch goes."""
     ERROR = 5
-    """Over UDP alone; on a connection errors are those of the call."""
+    """Only over UDP; on a connection the call itself fails."""
     LOCATE = 6
-    """Where does this file go? Answered by an ack without a sequence."""
+    """Asks where a file goes; answered by an ack without a sequence."""
 
 
 class ClogsMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,8 +85,7 @@ class ClogsMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     type: MessageType
     system: int = 0
-    """Which application or estate it is of; receivers store it as a tag of nobody's but tell it in
-    their figures."""
+    """The application or estate that sends; receivers count by it, and store it in no record."""
     name: str = ""
     producer: bytes = NO_PRODUCER
     sequence: int = 0
@@ -96,13 +95,13 @@ class ClogsMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     format: int = LOG_GROUP
     is_resumed: bool = False
     follows: bool = False
-    """Only behind the batch before it, at the same place."""
+    """Store it only behind the batch before it, at the same place."""
     place: str = ""
     body: Buffer = b""
 
 
 def encode_message(message: ClogsMessage) -> list[Buffer]:
-    """In pieces, so that a large body is not copied."""
+    """Returns pieces, so that a large body is not copied."""
     name, place = message.name.encode(), message.place.encode()
     head = _HEAD.pack(
         _MAGIC,
@@ -134,7 +133,7 @@ def joined(pieces: Sequence[Buffer]) -> bytes:
 
 
 def decode_message(data: Buffer) -> ClogsMessage:
-    """`ProtocolError` for what is none; the body is a view of what was given."""
+    """`ProtocolError` if the data is not a frame; the body is a view of the data."""
     view = memoryview(data)
     if len(view) < FRAME_OVERHEAD_BYTES or bytes(view[:2]) != _MAGIC:
         raise ProtocolError("this is no frame of clogs")
@@ -188,12 +187,12 @@ def decode_message(data: Buffer) -> ClogsMessage:
 
 
 class LineBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Lines of one file, masked, encoded and compressed: nothing of it changes any more."""
+    """Lines of one file, masked, encoded and compressed; immutable from here on."""
 
     name: str
-    """The file's."""
+    """The name of the file."""
     producer: bytes
-    """16 bytes: of one file in one life of a shipper."""
+    """16 bytes: one file in one life of a shipper."""
     sequence: int
     """From 1 on, without a gap, per producer."""
     count: int

@@ -25,7 +25,8 @@ time in isolation is not waited for" in `tests/kits/clogs/health_model/mutants.p
   (`test_a_pause_of_minutes_isolates_nobody_and_counts_one_check`; planted bugs "a pause counts as
   many checks" and "a pause leaves pongs no time").
 - A lost connection counts as one failed check at the next one, for the pong cannot come any more;
-  alone it isolates nobody: a receiver that restarts is back in a second (planted bug "a connection
+  alone it isolates no server: a receiver that restarts is back in a second (planted bug "a
+  connection
   that is lost isolates").
 """
 
@@ -140,7 +141,7 @@ class ServerCheck:
         """When its next check, or the end of its isolation, is due."""
 
     def isolated_until(self, rules: HaRules) -> float | None:
-        """By the present rules: a time that was made shorter counts for those isolated already."""
+        """Returns the end by the present rules: a shorter time also ends present isolations."""
         if self.isolated_since is None:
             return None
         grown_ms = rules.isolation_first_ms << (self.repeats - 1)
@@ -169,7 +170,7 @@ class ServerCheck:
         """Whether a pong answers the ping under way; any other changes nothing.
 
         Ids go up by two and a pong is one above its ping, as in the text: a late pong, one that the
-        network doubled, and a ping that was reflected are all told from the right one (planted bugs
+        network doubled, and a ping that was reflected all differ from the right one (planted bugs
         "a pong of an old ping is accepted" and "a doubled pong is taken again").
         """
         if not self.is_awaiting or pong_id != self.ping_id + 1:
@@ -182,7 +183,7 @@ class ServerCheck:
         return True
 
     def faded_repeats(self, rules: HaRules) -> int:
-        """The repeats that are left: a healthy time of the longest isolation makes up for one.
+        """Returns the repeats that are left: a healthy time of the longest isolation offsets one.
 
         Without that, a server that failed five times last year would be isolated for the longest
         time at its next failure (planted bug "the time in isolation does not fade"). Healthy time
@@ -196,12 +197,12 @@ class ServerCheck:
         return max(0, self.repeats - int(healthy_s / longest_s)) if longest_s else 0
 
     def put_off(self, gap_s: float, now: float) -> None:
-        """The check comes later, at the server's own place in the gap."""
+        """Puts the check off to the server's own place in the gap."""
         self.is_put_off = True
         self.next_check = now + gap_s * (_REST_SHARE + self.phase)
 
     def hasten(self, gap_s: float, now: float) -> None:
-        """The gap has changed: the check comes no later than the new gap has it."""
+        """The gap has changed: makes the check no later than the new gap requires."""
         self.next_check = min(self.next_check, now + gap_s * (_REST_SHARE + self.phase))
 
     def isolate(self, rules: HaRules, now: float) -> None:
@@ -246,7 +247,7 @@ class Health:
         self.configure(configuration, now)
 
     def live(self) -> tuple[str, ...]:
-        """The ring's servers, in the configuration's order: those not isolated, or all of them."""
+        """Returns the ring's servers, in the configuration's order: those not isolated, or all."""
         if self._live is None:
             servers = self._servers.values()
             live = tuple(each.name for each in servers if each.isolated_since is None)
@@ -255,12 +256,12 @@ class Health:
 
     @property
     def is_panic(self) -> bool:
-        """All servers are isolated, and all are used."""
+        """Whether all servers are isolated, and therefore used."""
         return 0 < self._isolated_count == len(self._servers)
 
     @property
     def due(self) -> float:
-        """When `tick` has to be called next."""
+        """Returns when `tick` must be called next."""
         wakes = self._wakes
         while wakes and wakes[0][2].wake != wakes[0][0]:
             heapq.heappop(wakes)
@@ -298,7 +299,7 @@ class Health:
         return actions
 
     def connection_lost(self, name: str, now: float) -> list[Action]:
-        """The server's data connection ended; its check is made if it is due."""
+        """The server's data connection ended; makes its check if it is due."""
         server = self._servers.get(name)
         if server is None:
             return []

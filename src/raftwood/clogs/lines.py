@@ -1,8 +1,8 @@
-"""Lines as a LogGroup's bytes, a batch at a time.
+"""Encodes lines as a LogGroup, a batch at a time.
 
-What stands before a line in its record depends on the line's size alone where all have one time, so
-that a batch is a look-up per line, and one join of all. The bytes are the very ones that LogHub's
-own client makes.
+If all lines have one time, the bytes before a line in its record depend only on the line's size, so
+a batch costs a look-up per line and one join. The bytes are the same as those of LogHub's own
+client.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from raftwood.base.protobuf_bytes import varint
 DEFAULT_FIELD: Final = "message"
 _TIME_BYTES: Final = 11
 _LONG_TIME_NS: Final = (1 << 28) * 1_000_000_000
-"""From 1978 on, a record's time always takes so many bytes."""
+"""From 1978 on, a record's time always has the same number of bytes."""
 
 
 class _RecordHeads(dict[int, bytes]):
-    """Of records with one time and one field, by the line's size: what stands before a line."""
+    """The bytes before a line, by its size, for records with one time and one field."""
 
     def __init__(self, time: bytes, contents: ContentHeads) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _RecordHeads(dict[int, bytes]):
 
 
 class _Lengths(dict[int, bytes]):
-    """Of records with a time of the usual size and one field, by the line's size: the beginning."""
+    """The first bytes of a record, by its line's size, for the usual time and one field."""
 
     def __init__(self, contents: ContentHeads) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Lengths(dict[int, bytes]):
 
 
 class _Beginnings(dict[int, bytes]):
-    """By the size of a record: what stands before it."""
+    """The bytes before a record, by its size."""
 
     def __missing__(self, size: int) -> bytes:
         self[size] = beginning = RECORD_TAG + varint(size)
@@ -70,9 +70,9 @@ def encode_lines(
     field: str = DEFAULT_FIELD,
     more: Sequence[bytes] | None = None,
 ) -> bytes:
-    """A record for each line, with the line under `field`; `time_ns` is of all, or of each.
+    """Encodes a record for each line, with the line under `field`; `time_ns` is of all, or of each.
 
-    `more` is what follows the line in its record, as `encode_fields` makes it.
+    `more` are further fields of each record, from `encode_fields`.
     """
     contents = _content_heads[field]
     sizes = map(len, lines)
@@ -121,7 +121,7 @@ def _with_fields(
 
 
 def encode_fields(record: Mapping[str, str | bytes]) -> bytes:
-    """Fields and values as they stand in a record."""
+    """Encodes fields and values for a record."""
     parts: list[bytes] = []
     for field, value in record.items():
         data = encoded_text(value) if isinstance(value, str) else value
@@ -130,8 +130,9 @@ def encode_fields(record: Mapping[str, str | bytes]) -> bytes:
 
 
 def encoded_text(text: str) -> bytes:
-    """What came as bytes of another encoding, and was read with escapes, goes back to them. Half of
-    a character is written out: that a line cannot be told exactly is no reason to lose it.
+    """Encodes a text. Bytes of another encoding, which were decoded with escapes, become the same
+    bytes again. A lone surrogate is written as an escape: an inexact line is better than a lost
+    one.
     """
     try:
         return text.encode()

@@ -1,7 +1,8 @@
 """Masking: makes sensitive values in lines unreadable before they leave, a block at a time.
 
-Built-in rules look for short needles that stand in or before all they mask, which is fast, and look
-closer only there. Rules of users are regular expressions. Neither ever joins two lines.
+Built-in rules search for a short text, the needle, that stands in or before everything they mask.
+This is fast; only there they look closer. Users' rules are regular expressions. Neither ever joins
+two lines.
 """
 
 import re
@@ -19,8 +20,8 @@ _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
 
 
 def _view_table() -> bytes:
-    # What is in no needle is one byte, and the bytes that stand for others differ from all letters
-    # in their last six bits: by these Python's search knows what it can skip.
+    # Characters that no needle has become one byte, and the bytes that stand for others differ from
+    # all letters in their last six bits: this lets Python's search skip ahead.
     table = bytearray(b"?" * 256)
     for letter in _LETTERS:
         table[letter] = table[ord(chr(letter).upper())] = letter
@@ -36,12 +37,12 @@ _VIEW: Final = _view_table()
 
 
 def view_of(block: bytes) -> bytes:
-    """What needles are looked for in."""
+    """Returns the block in the form in which needles are searched."""
     return block.translate(_VIEW)
 
 
 class MaskedSpan(msgspec.Struct, frozen=True, gc=False):
-    """What is to be replaced, and by what."""
+    """A part of a line to replace, and its replacement."""
 
     start: int
     end: int
@@ -49,18 +50,18 @@ class MaskedSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One way to find something."""
+    """One way to find a sensitive value."""
 
     needle: bytes
-    """As the view has it: `view_of` what is looked for."""
+    """The searched text, in the form that `view_of` makes."""
     look: Callable[[bytes, int], MaskedSpan | None]
-    """A closer look at a place of the block where the needle is. Never beyond the line's end."""
+    """Looks closer at a place of the block where the needle is, never beyond the line's end."""
     may_overlap: bool = False
-    """What is found may begin within the one before it."""
+    """A match may begin within the one before it."""
 
 
 def probe(needle: str, pattern: str) -> Probe:
-    """Where the pattern matches from the needle on, its group `value` is masked."""
+    """Returns a probe that masks the group `value` of a pattern, matched at the needle."""
     match = re.compile(pattern.encode(), re.VERBOSE).match
 
     def look(block: bytes, at: int) -> MaskedSpan | None:
@@ -72,18 +73,17 @@ def probe(needle: str, pattern: str) -> Probe:
 
 # Numbers of payment cards: 13 to 19 digits with the right check digit, in one or in groups.
 #
-# The first digit is that of an issuer of cards, 2 to 6, so that times since 1970 in milliseconds
-# and
-# nanoseconds are left alone. Groups are those that cards are written in: of four digits each, with
-# a shorter last one, or of 4, 6 and 4 or 5. Spaces and dashes between groups, and the last four
-# digits, stay.
+# The first digit must be that of a card issuer, 2 to 6, so that times since 1970 in milliseconds
+# and nanoseconds are left alone. Groups must be the ones in which cards are written: of four digits
+# each, with a shorter last one, or of 4, 6 and 4 or 5. Spaces and dashes between groups, and the
+# last four digits, stay.
 
 _SHOWN_DIGITS: Final = 4
 _DIGITS: Final = b"0123456789"
 _HIDDEN: Final = bytes.maketrans(_DIGITS, b"*" * 10)
 _VALUES: Final = bytes.maketrans(_DIGITS, bytes(range(10)))
 _DOUBLED: Final = bytes.maketrans(_DIGITS, bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
-# What is behind a point is part of a fraction.
+# Digits behind a point are part of a fraction.
 _IN_ONE: Final = re.compile(rb"(?<![0-9])(?<![0-9]\.)[2-6][0-9]{12,18}+(?![0-9])")
 _FOURS: Final = re.compile(
     rb"(?<![0-9])[2-6][0-9]{3}(?:[ -][0-9]{4}){2}[ -][0-9]{1,4}(?![0-9])"
@@ -93,7 +93,7 @@ _SIX_BETWEEN: Final = re.compile(rb"(?<![0-9])[2-6][0-9]{3}[ -][0-9]{6}[ -][0-9]
 
 
 def is_card_number(digits: bytes) -> bool:
-    """Whether the last digit is what Luhn's rule makes of the others."""
+    """Whether the last digit fits the others by Luhn's rule."""
     last, others = digits[::-2], digits[-2::-2]
     return (sum(last.translate(_VALUES)) + sum(others.translate(_DOUBLED))) % 10 == 0
 
@@ -103,7 +103,7 @@ def _found(block: bytes, start: int, end: int) -> MaskedSpan | None:
     digits = number.translate(None, b" -")
     if not 13 <= len(digits) <= 19 or not is_card_number(digits):
         return None
-    # The last four may be in two groups.
+    # The last four digits may be in two groups.
     shown = 0
     cut = len(number)
     while shown < _SHOWN_DIGITS:
@@ -123,7 +123,7 @@ def _fours(block: bytes, at: int) -> MaskedSpan | None:
         return None
     whole = _found(block, *found.span())
     if whole is None and found.start("more") > 0:
-        # What follows was another number.
+        # The digits after the first group belong to another number.
         return _found(block, at, found.start("more"))
     return whole
 
@@ -135,7 +135,7 @@ def _six_between(block: bytes, at: int) -> MaskedSpan | None:
 
 CARDS: Final = (
     Probe(view_of(b"0000000000000"), _in_one),
-    # A year before a card number may have its groups seem to be those of another one.
+    # A year before a card number may look like the first group of another number.
     Probe(view_of(b"0000 0000 0000 0"), _fours, may_overlap=True),
     Probe(view_of(b"0000 000000 0000"), _six_between),
 )
@@ -156,14 +156,15 @@ _NAMES: Final = {
     "pass": "pass(?:w(?:or)?d|phrase)",
     "secret": "secret",
     "token": "token",
-    # What comes before is looked at backwards, since the needle is where the look begins.
+    # The prefix is checked backwards, because the look begins at the needle.
     "key": f"(?:{'|'.join(f'(?<={kind})|(?<={kind}[_-])' for kind in _KINDS_OF_KEYS)})key",
 }
 
 
 def _quoted(number: int) -> str:
-    """Up to the quote that ends it, which may be escaped as the first one is: once, where JSON is
-    in a text of JSON, or twice."""
+    """Matches up to the closing quote, which may be escaped like the opening one: once if JSON is
+    in a text of JSON, or twice.
+    """
     return rf"""
         (?P<plain{number}>["']) (?P<plain_value{number}>(?:
             \\[^\n] | (?!(?P=plain{number}))[^\n\\] )++)
@@ -226,7 +227,7 @@ _LOCAL: Final = (
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.!#$%*+^_~-"
     + bytes(range(0x80, 0x100))
 )
-"""What may be before an address's @, but for what stands before an address far more often."""
+"""The local part of an address; the lookbehind excludes frequent other text before an @."""
 _LOCAL_BYTES_MAX: Final = 256
 _DOMAIN: Final = re.compile(
     rb"@(?:[A-Za-z0-9\x80-\xff_-]{1,63}\.)+[A-Za-z\x80-\xff][A-Za-z0-9\x80-\xff-]{1,62}"
@@ -254,7 +255,7 @@ def _email(block: bytes, at: int) -> MaskedSpan | None:
 
 
 def _ipv4(block: bytes, at: int) -> MaskedSpan | None:
-    # Most numbers with a point in them have not three.
+    # Most numbers with a point have fewer than three.
     if block.count(b".", at, at + _THREE_POINTS_BYTES) < 3:
         return None
     before = block[max(0, at - 4) : at]
@@ -271,7 +272,7 @@ BUILT_IN_RULES: Final = {
         BuiltInRule("cards", CARDS),
         BuiltInRule(
             "keys",
-            # The first four letters say what kind of key it is.
+            # The first four letters give the kind of the key.
             (
                 probe(
                     "akia",
@@ -301,11 +302,12 @@ BUILT_IN_RULES: Final = {
     )
 }
 """By name: card numbers; ids of access keys; bearer tokens, credentials and JWTs; values of fields
-such as `password`; e-mail addresses; addresses of version 4."""
+such as `password`; e-mail addresses; IPv4 addresses.
+"""
 
 
 def built_in_rules(names: Iterable[str]) -> list[BuiltInRule]:
-    """`InvalidConfiguration` for a name that none has."""
+    """Returns rules by name; `InvalidConfiguration` for an unknown name."""
     rules = []
     for name in names:
         rule = BUILT_IN_RULES.get(name)
@@ -317,32 +319,32 @@ def built_in_rules(names: Iterable[str]) -> list[BuiltInRule]:
     return rules
 
 
-# Rules of users: regular expressions over bytes, which see one line at a time.
+# Users' rules: regular expressions over bytes, each of which sees one line at a time.
 
 _LOOKS_FURTHER: Final = re.compile(r"\(\?<?[=!]|\\[ABZ]")
-"""What may see where a line begins or ends: such a pattern is given single lines."""
+"""Patterns that may see where a line begins or ends; they are matched against single lines."""
 _SAMPLES: Final = (b"", b"a", b"a 0")
 
 
 class MaskRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a pattern matches within a line is replaced."""
+    """A rule that replaces matches of a pattern within a line."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80)]
     pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
-    """As Python's `re` has them, matched against bytes; `^` and `$` are a line's begin and end."""
+    """In Python's `re` syntax, matched against bytes; `^` and `$` are a line's begin and end."""
     replacement: Annotated[str, Meta(max_length=1024)] = "***"
-    r"""May have groups of the pattern, as `\1` and `\g<name>`."""
+    r"""May refer to groups of the pattern, as `\1` and `\g<name>`."""
 
 
 class _SpansLines(Exception):
-    """A match has a newline in it."""
+    """A match contains a newline."""
 
 
 class PatternRule:
-    """A user's rule, ready to use."""
+    """A user's rule, compiled."""
 
     def __init__(self, rule: MaskRule) -> None:
-        """`InvalidConfiguration` for one that cannot be used."""
+        """`InvalidConfiguration` if the rule cannot be used."""
         self.name: Final = rule.name
         self._replacement: Final = rule.replacement.encode()
         try:
@@ -361,7 +363,7 @@ class PatternRule:
         self._is_by_line = _LOOKS_FURTHER.search(rule.pattern) is not None
 
     def masked(self, block: bytes) -> tuple[bytes, int]:
-        """The block with as many lines as before, and how many matches were replaced."""
+        """Returns the block with as many lines as before, and the number of replaced matches."""
         count = 0
 
         def replaced(found: re.Match[bytes]) -> bytes:
@@ -372,25 +374,25 @@ class PatternRule:
             if not text:
                 return text
             count += 1
-            # An escape in the replacement may mean a newline too.
+            # An escape in the replacement may produce a newline too.
             return found.expand(self._replacement).replace(b"\n", b" ")
 
         if not self._is_by_line:
             try:
                 return self._pattern.sub(replaced, block), count
             except _SpansLines:
-                # Once is enough to know that it can.
+                # The pattern can match newlines: from now on match single lines.
                 self._is_by_line = True
                 count = 0
         lines = [self._pattern.sub(replaced, line) for line in block.split(b"\n")]
         return b"\n".join(lines), count
 
 
-# Many rules over many lines at once, and how much each of them has masked.
+# Applies many rules to many lines at once, and counts their replacements.
 
 
 class Masking:
-    """Rules, and what they have masked. Rules of users see what the built-in ones have left."""
+    """Rules, and their counts. Users' rules see the result of the built-in ones."""
 
     def __init__(self, rules: Sequence[BuiltInRule | MaskRule]) -> None:
         self._counts: Final[dict[str, int]] = {}
@@ -407,11 +409,11 @@ class Masking:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many values each rule has masked so far."""
+        """Returns how many values each rule has masked so far."""
         return MappingProxyType(self._counts)
 
     def mask_block(self, block: bytes) -> bytes:
-        """Lines with newlines between them: as many as before."""
+        """Masks lines joined by newlines; their number stays the same."""
         if self._probes:
             found = self._found(block)
             if found:
@@ -422,7 +424,7 @@ class Masking:
         return block
 
     def mask_lines(self, lines: list[bytes]) -> list[bytes]:
-        """Each line on its own; one that has newlines in it stays one."""
+        """Masks each line on its own; one that contains newlines stays one."""
         if not lines:
             return []
         block = b"\n".join(lines)
@@ -453,8 +455,9 @@ class Masking:
         return found
 
     def _replaced(self, block: bytes, found: list[tuple[str, MaskedSpan]]) -> bytes:
-        """Of what overlaps, all is replaced by what stands for the first: for the longest, and of
-        equal ones for that which shows the least."""
+        """Replaces overlapping spans together, by the replacement of the first: of spans that begin
+        at one place the longest counts, and of equal ones the one that shows the least.
+        """
         found.sort(key=lambda each: (each[1].start, -each[1].end, len(each[1].replacement)))
         parts: list[bytes] = []
         done = 0
@@ -468,13 +471,6 @@ class Masking:
 
 
 def masking_of(masks: Iterable[str], mask_rules: Iterable[MaskRule]) -> Masking | None:
-    """What masks lines; None without rules, `InvalidConfiguration` for one that cannot be used."""
+    """Returns the masking, or None without rules; `InvalidConfiguration` for an unusable rule."""
     rules: list[BuiltInRule | MaskRule] = [*built_in_rules(masks), *mask_rules]
     return Masking(rules) if rules else None
-
-
-# What is sensitive in lines is made unreadable, a block of lines at a time, before it leaves.
-#
-# Built-in rules (`built_in`, `cards`, `secrets`) look for short texts that all they mask has in or
-# before it, which is fast, and look closer only there. Rules of users (`patterns`) are regular
-# expressions. Neither ever joins two lines.

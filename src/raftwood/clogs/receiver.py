@@ -1,7 +1,7 @@
 """`Receiver`: serves shippers on a listener of its own, and stores what they send in a `Sink`.
 
-A body stays the bytes that came, from the connection to the sink; nothing here looks at records.
-`DatagramListener` takes the same frames by UDP, and acks nothing.
+A body stays unchanged from the connection to the sink; the receiver never looks at records.
+`DatagramListener` accepts the same frames by UDP, and sends no acks.
 """
 
 import asyncio
@@ -66,12 +66,12 @@ from raftwood.net import (
 )
 
 SYSTEMS_MAX: Final = 256
-"""Systems with a figure of their own; those that come later share one."""
+"""Systems with a metric of their own; those that come later share one."""
 OTHER_SYSTEMS: Final = "other"
 
 
 class ReceiverFigures:
-    """Of one receiver. Names of files are no labels: there may be too many."""
+    """The metrics of one receiver. File names are no labels: there may be too many."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.frames = 0
@@ -81,7 +81,7 @@ class ReceiverFigures:
         self.bytes = 0
         self.dropped_datagrams = 0
         self.refused: dict[str, int] = {}
-        """By the code of the error; there are as many as there are classes of them."""
+        """By the code of the error, whose number is bounded by the error classes."""
         self.systems: dict[str, int] = {}
         counters = {
             "clogs_frames_total": ("Frames that shippers sent.", lambda: self.frames),
@@ -122,25 +122,24 @@ class ReceiverFigures:
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
 
 
-# Whether the storage behind a receiver can be used: by what became of batches. No clock, no I/O.
+# Whether the storage behind a receiver is usable, judged by the outcome of batches. No clock, no
+# I/O.
 #
-# A receiver that answers pings while it can store nothing would keep its files for nothing. So
-# where
-# batch after batch fails for a while, pings are refused, and shippers go to another one. Nobody
-# sends
-# batches then from which to learn that all is well again: a while after the last failure it is
-# given another chance.
+# A receiver that answers pings while it can store nothing would keep its files for nothing. So if
+# batch after batch fails for a while, it refuses pings, and shippers go to another receiver. Then
+# no batches arrive that would show a recovery, so it accepts pings again some time after the last
+# failure.
 
 FAILURES_MIN: Final = 3
-"""In a row, with no batch stored between them."""
+"""Failures in a row, with no batch stored between them."""
 FAILING_S_MIN: Final = 2.0
-"""From the first of them to the last."""
+"""The least time from the first of them to the last."""
 SHUNNED_S: Final = 10.0
-"""After the last of them."""
+"""How long after the last failure pings are refused."""
 
 
 class StorageHealth:
-    """Tell it of each batch that was stored, or could not be for a reason of the storage's own."""
+    """Call it for each batch that was stored, or that failed because of the storage."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -166,19 +165,19 @@ class StorageHealth:
         )
 
 
-# Order of batches that a shipper has under way together: one that follows another waits for it.
+# The order of batches that a shipper has under way together: one that follows another waits for it.
 #
-# A shipper sends the first batch of a file without a word: whatever was before it is stored. The
-# next
-# ones *follow*: each is stored only behind the one before it, at the same place, as this receiver
-# has stored that one itself. Where it has not, `OutOfOrder` says so, and the shipper begins anew
-# with the first one that it has no ack for. So whatever is lost, late or refused, and by whichever
-# receivers a file's batches go, no batch is ever stored before the one in front of it.
+# A shipper sends the first batch of a file without the flag *follows*: all batches before it are
+# stored. The next ones have the flag: each is stored only behind the one before it, at the same
+# place, if this receiver has stored that one itself. If it has not, it answers `OutOfOrder`, and
+# the shipper begins again with the first batch that it has no ack for. So whatever is lost, late or
+# refused, and whichever receivers get a file's batches, no batch is ever stored before the one in
+# front of it.
 #
-# What is known here may be forgotten at any time: it saves round trips, and no more.
+# This state may be forgotten at any time: it only saves round trips.
 
 FOLLOWING_MAX: Final = 16
-"""Batches of a file that a shipper may have under way here; told with each ack."""
+"""Batches of a file that a shipper may have under way here; sent with each ack."""
 _PRODUCERS_MAX: Final = 65_536
 
 
@@ -187,14 +186,14 @@ class _Producer:
 
     def __init__(self) -> None:
         self.place = ""
-        """Where the last one is stored."""
+        """The place of the last stored batch."""
         self.sequence = 0
         self.under_way: dict[int, asyncio.Future[None]] = {}
-        """By sequence: done once it is stored, or not."""
+        """By sequence: done once the batch is stored, or has failed."""
 
 
 class Ordering:
-    """Of one receiver."""
+    """Keeps the order of batches at one receiver."""
 
     def __init__(self, *, producers_max: int = _PRODUCERS_MAX) -> None:
         self._producers: LruCache[tuple[str, bytes], _Producer] = LruCache(producers_max)
@@ -202,14 +201,14 @@ class Ordering:
     async def store(
         self, key: str, message: ClogsMessage, store: Callable[[], Awaitable[str]]
     ) -> str:
-        """Store a batch in its turn; `OutOfOrder` where the one before it is not stored here."""
+        """Stores a batch in its turn; `OutOfOrder` if the one before it is not stored here."""
         if message.is_resumed or not message.place:
-            return await store()  # it is looked for in all places, and comes alone
+            return await store()  # it is searched in all places, and comes alone
         producer = self._producer(key, message)
         loop = asyncio.get_running_loop()
         before = producer.under_way.get(message.sequence - 1)
         if message.sequence in producer.under_way:
-            mine = None  # it came twice: the log knows it once
+            mine = None  # it came twice: the log stores it once
         else:
             mine = producer.under_way[message.sequence] = loop.create_future()
         try:
@@ -236,7 +235,7 @@ class Ordering:
         )
 
     def stored(self, key: str, message: ClogsMessage) -> None:
-        """The batch is, and all before it are."""
+        """Records that the batch and all before it are stored."""
         known = self._producer(key, message)
         if message.sequence > known.sequence:
             known.place, known.sequence = message.place, message.sequence
@@ -246,7 +245,8 @@ class Ordering:
         found = self._producers.get(name)
         if found is None:
             found = _Producer()
-            # A displaced one that is in use notes its batch in vain, and its next one comes again.
+            # If a used entry is displaced, its batch is recorded in vain, and the next one is sent
+            # again.
             self._producers.put(name, found)
         return found
 
@@ -258,20 +258,18 @@ def _out_of_order(message: ClogsMessage) -> OutOfOrder:
     )
 
 
-# `Receiver`: serves shippers on a listener of its own, and stores what they send in a `Sink`.
-#
-# A body stays the bytes that came, from the connection to the sink; nothing here looks at records.
+# The receiver
 
 DRAIN_MS: Final = 2_000
 _OF_STORAGE: Final = (Unavailable, ConnectionLost, NotLeader, DiskFull, DeadlineExceeded)
-"""Errors of the storage as a whole; others, such as a quota, are of one shipper or file."""
+"""Errors of the storage as a whole; others, such as a quota, concern one shipper or file."""
 _FRAME_BYTES_MAX: Final = (
     FRAME_OVERHEAD_BYTES + FILE_NAME_BYTES_MAX + PLACE_BYTES_MAX + BODY_BYTES_MAX
 )
 
 
 class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver has under way at once; beyond it a batch is refused, and comes again."""
+    """Limits of batches under way; a batch above them is refused, and sent again."""
 
     batches_max: int = 4_096
     bytes_max: int = 256 << 20
@@ -280,7 +278,7 @@ class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receiver:
-    """Use `listen`, and `close` when done; the sink is its owner's."""
+    """Call `listen`, and `close` when done; the owner of the sink closes it."""
 
     def __init__(
         self,
@@ -292,7 +290,7 @@ class Receiver:
         metrics: Metrics,
         service: Service | None = None,
     ) -> None:
-        """`service` may have handlers of other methods; `secret_of` knows the access keys."""
+        """`service` may have handlers of other methods; `secret_of` looks up access keys."""
         self._sink = sink
         self._limits = limits
         self.figures = ReceiverFigures(metrics)
@@ -331,11 +329,11 @@ class Receiver:
         self._server.admission.count_in(metrics, "clogs")
 
     async def listen(self, host: str, port: int, *, tls: ServerTls | None = None) -> int:
-        """Accept shippers; answers the port, which the system chooses where it was 0."""
+        """Accepts shippers; returns the port, which the system chooses if it is 0."""
         return await self._server.listen(host, port, tls=tls)
 
     async def close(self, *, drain_ms: int = DRAIN_MS) -> None:
-        """Answer what is under way, within its time, then stop."""
+        """Answers calls under way, for up to `drain_ms`, then stops."""
         await self._server.close(drain_timeout_ms=drain_ms)
 
     # Frames
@@ -350,7 +348,7 @@ class Receiver:
         call.reply(encode_message(pong))
 
     def pong(self, ping: ClogsMessage) -> ClogsMessage:
-        """The answer to a ping; `Unavailable` where nothing can be stored here."""
+        """Answers a ping; `Unavailable` if nothing can be stored here."""
         if ping.type is not MessageType.PING:
             raise InvalidInput(f"a frame of type {ping.type.name} is no ping")
         if not self._health.is_usable(asyncio.get_running_loop().time()):
@@ -384,7 +382,7 @@ class Receiver:
         )
 
     async def store(self, key: str, message: ClogsMessage) -> str:
-        """A batch to the sink, if there is room; the place for the file's next one."""
+        """Stores a batch in the sink, if there is room; returns the place of the file's next."""
         check_data(message)
         with self._under_way(len(message.body)):
             try:
@@ -401,7 +399,7 @@ class Receiver:
     @contextmanager
     def _under_way(self, size: int) -> Iterator[None]:
         limits = self._limits
-        # One alone is taken whatever its size, or it would never be.
+        # A single batch is accepted whatever its size, or it never would be.
         is_full = self._bytes + size > limits.bytes_max and self._batches
         if self._batches >= limits.batches_max or is_full:
             raise Overloaded(
@@ -418,7 +416,7 @@ class Receiver:
 
 
 def check_data(message: ClogsMessage) -> None:
-    """`InvalidInput` for what no shipper may send as a batch, however it came here."""
+    """`InvalidInput` if no shipper may send this as a batch, by any way."""
     if message.type is not MessageType.DATA:
         raise InvalidInput(f"a frame of type {message.type.name} cannot be stored: send data")
     checked_file_name(message.name)
@@ -437,13 +435,14 @@ def check_data(message: ClogsMessage) -> None:
         )
 
 
-# Datagrams at a receiver: pings are answered, batches are stored, and nobody is told.
+# Datagrams at a receiver: pings are answered; batches are stored, without an answer.
 #
-# A batch may get lost on its way, or be dropped where there are too many; that is counted. One that
-# comes twice is stored once, wherever its file went meanwhile: it is looked for as a resumed batch.
+# A batch may get lost on its way, or be dropped if there are too many; drops are counted. A batch
+# that arrives twice is stored once, even if its file has moved: it is searched like a resumed
+# batch.
 
 WAITING_MAX: Final = 10_000
-"""Batches that wait to be stored; more are dropped."""
+"""Limit of batches that wait to be stored; more are dropped."""
 WAITING_BYTES_MAX: Final = 64 << 20
 FILES_AT_ONCE_MAX: Final = 64
 CLOSE_S_MAX: Final = 2.0
@@ -451,31 +450,30 @@ _log = get_logger("clogs")
 
 
 class DatagramListener(asyncio.DatagramProtocol):
-    """Use `listen`, and `close` when done; the receiver is its owner's."""
+    """Call `listen`, and `close` when done; the owner of the receiver closes it."""
 
     def __init__(self, receiver: Receiver, *, secret: bytes, key: str) -> None:
-        """`key` is the access key by whose rights batches are stored."""
+        """The receiver stores batches with the rights of the access key `key`."""
         self._receiver = receiver
         self._secret = secret
         self._key = key
         self._transport: asyncio.DatagramTransport | None = None
         self._is_lost = asyncio.Event()
         self._waiting: dict[str, deque[ClogsMessage]] = {}
-        """By file: one of each is under way at a time, so that a file's batches keep their order
-        as far as they came in order."""
+        """By file: one batch of each is under way at a time, in the order of arrival."""
         self._count = 0
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Answers the port, which the system chooses where it was 0."""
+        """Listens for datagrams; returns the port, which the system chooses if it is 0."""
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: self, local_addr=(host, port)
         )
         return int(transport.get_extra_info("sockname")[1])
 
     async def close(self) -> None:
-        """What has come is stored, within a moment."""
+        """Stores what has arrived, within a moment."""
         if self._transport is not None:
             self._transport.abort()
             await self._is_lost.wait()
@@ -520,7 +518,7 @@ class DatagramListener(asyncio.DatagramProtocol):
             self._task.add_done_callback(self._ended)
 
     def error_received(self, exc: Exception) -> None:
-        """A pong found nobody: that is all that comes here."""
+        """Ignores the error: it only says that no socket took a pong."""
 
     # Storing
 

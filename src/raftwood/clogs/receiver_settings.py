@@ -92,7 +92,7 @@ class ClogsSettings(Section, frozen=True):
 
 
 class FileRoute(msgspec.Struct, frozen=True):
-    """Where files with such names go."""
+    """The logstore for files with matching names."""
 
     glob: str
     project: str
@@ -100,7 +100,7 @@ class FileRoute(msgspec.Struct, frozen=True):
 
 
 def parsed_routes(settings: ClogsSettings) -> list[FileRoute]:
-    """In the order in which they are tried; the default is the last."""
+    """Returns the routes in the order in which they are tried; the default is the last."""
     routes = []
     for text in settings.routes:
         glob, _, place = text.rpartition("=")

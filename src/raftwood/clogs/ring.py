@@ -12,7 +12,7 @@ elsewhere. Clients of two implementations beside each other would then ship one 
 that these keys find).
 
 `Routing` applies pins first, then the ring of the live servers. Pins answer the drawback that the
-text ends with: that nobody can say where a file goes.
+text ends with: that the user cannot determine where a file goes.
 """
 
 import struct
@@ -52,7 +52,7 @@ def single(value: float) -> float:
 
 
 def hashes_of_server(*, weight: int, total_weight: int, count: int) -> int:
-    """How many hashes a server among `count` live ones gets: four points each.
+    """Returns how many hashes a server among `count` live ones gets: four points each.
 
     From left to right, and rounded after every step, as twemproxy's compiler does; the addition at
     the end is in double precision there
@@ -65,7 +65,7 @@ def hashes_of_server(*, weight: int, total_weight: int, count: int) -> int:
 
 @lru_cache(maxsize=2 * SERVERS_MAX)
 def _points_of(ring_name: str, hashes: int) -> tuple[int, ...]:
-    """A server's points in order, each with room for its owner's number below it.
+    """Returns a server's points in order, each with room for its owner's number below it.
 
     Kept, so that a ring without one of many servers need not hash for all the others again.
     """
@@ -76,7 +76,7 @@ def _points_of(ring_name: str, hashes: int) -> tuple[int, ...]:
 
 
 def key_hash(name: str | bytes) -> int:
-    """A key's place on the circle."""
+    """Returns a key's place on the circle."""
     if not name:
         return 0
     key = name if isinstance(name, bytes) else _encoded(name)
@@ -121,12 +121,12 @@ class Ring:
         self._arrays: tuple[Any, Any] | None = None
 
     def server_of(self, name: str | bytes) -> int:
-        """The number of a key's server."""
+        """Returns the number of a key's server."""
         circle = self._circle
         return circle[bisect_left(circle, key_hash(name) << _OWNER_BITS)] & _OWNER
 
     def servers_of(self, names: Sequence[str] | Sequence[bytes]) -> list[int]:
-        """As `server_of`, for many keys at once."""
+        """Like `server_of`, for many keys at once."""
         numpy = _numpy() if len(names) >= _FEW_NAMES else None
         if numpy is None:
             return list(map(self.server_of, names))
@@ -173,7 +173,7 @@ def _check(servers: tuple[LogServer, ...]) -> None:
 
 @cache
 def _numpy() -> Any:
-    """For look-ups by the batch, where it is installed; loaded on first use, since it is large."""
+    """Returns numpy for batches of look-ups, if installed; loaded on first use: it is large."""
     try:
         import numpy  # noqa: PLC0415
     except ImportError:
@@ -227,14 +227,14 @@ class Routing:
         return self._ring
 
     def server_of(self, name: str) -> LogServer:
-        """The server of a file of this name."""
+        """Returns the server of a file."""
         return self._cache.get(name) or self._found(name)
 
     def ring_name_of(self, name: str) -> str:
         return self.server_of(name).ring_name
 
     def servers_of(self, names: list[str]) -> list[LogServer]:
-        """As `server_of`, for many at once; they are not kept in mind."""
+        """Like `server_of`, for many files at once, without caching them."""
         servers, tag = self._ring.servers, self._hash_tag
         hashed = [hashed_part(name, tag) for name in names] if tag else names
         placed = [servers[number] for number in self._ring.servers_of(hashed)]

@@ -1,4 +1,4 @@
-"""What clogs needs of others."""
+"""The seams of clogs: what its owner passes in."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -11,26 +11,26 @@ class Sink(Protocol):
     """Where a receiver stores batches. Implemented over logstores (`server`) and plain files."""
 
     async def locate(self, key: str, name: str) -> str:
-        """The place where a file's batches go now. `key` is the access key that asks."""
+        """Returns the place where a file's batches go now. `key` is the caller's access key."""
         ...
 
     async def store(self, key: str, message: ClogsMessage) -> str:
-        """Durable when it returns, and there once by producer and sequence; the place for the
-        file's next batch.
+        """Stores a batch, durably on return, and once by producer and sequence. Returns the place
+        for the file's next batch.
 
-        A batch with a place is stored there or nowhere: `PlaceMoved` says that it is not, nor ever
-        will be. A resumed one without a place is looked for wherever it may have been stored.
+        A batch with a place is stored there or nowhere: `PlaceMoved` says that it is not stored and
+        never will be. A resumed one without a place is searched wherever it may have been stored.
         """
         ...
 
 
 class ConfigurationSource(Protocol):
-    """Where a client's configuration comes from: a file, a metastore, or the receivers."""
+    """The source of a client's configuration: a file, a metastore, or the receivers."""
 
     def changes(self) -> AsyncIterator[VersionedConfiguration]:
-        """The present one, then each that follows; not every step in between need be told.
+        """Yields the present configuration, then changes; it may skip intermediate ones.
 
-        What cannot be read is told in the log, and the last good one stays. Ends when closed.
+        An invalid one is logged, and the last good one stays. Ends when closed.
         """
         ...
 

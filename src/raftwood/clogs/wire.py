@@ -1,7 +1,7 @@
 """How frames travel: RPC methods of a receiver, and UDP datagrams.
 
-The handshake of a connection has proved which access key calls. A datagram is one frame with an
-HMAC behind it, which only those who know the secret can make.
+The handshake of a connection authenticates the access key. A datagram is one frame with an HMAC
+behind it, which requires the secret.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from raftwood.net import Method, TypedMethod
 from raftwood.net.method_numbers import MethodNumber
 
 CLUSTER: Final = "clogs"
-"""Stands in for the cluster's name in the handshake."""
+"""Sent instead of the cluster's name in the handshake."""
 KEY_ROLE: Final = "key"
 RECEIVER_ROLE: Final = "receiver"
 _ROLES: Final = (KEY_ROLE,)
@@ -30,25 +30,25 @@ PING: Final = Method(MethodNumber.CLOGS_PING, "clogs-ping", roles=_ROLES, urgent
 
 
 class ConfigurationRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Answered when the ring's configuration is another one than this, or the wait is over."""
+    """Answered when the ring's configuration differs from this one, or the wait is over."""
 
     ring: str
     version: int = 0
     digest: str = ""
     wait_ms: int = 0
     revision: int = 0
-    """Of the answer that it came with: a receiver that is behind that waits until it is not."""
+    """The revision of the client's last answer: a receiver that is behind it catches up first."""
 
 
 class ConfigurationAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The present configuration; its text is empty where it still is the one that was named."""
+    """The present configuration; its text is empty if it is the one that the request named."""
 
     version: int
     digest: str
     text: bytes
-    """As `encode_configuration` writes it."""
+    """The canonical text of `encode_configuration`."""
     revision: int = 0
-    """The metastore's version when it was set or rolled back to; versions of rings go back."""
+    """The metastore's version of the last set or roll-back, which only grows."""
 
 
 CONFIGURATION: Final = TypedMethod(
@@ -62,7 +62,7 @@ CONFIGURATION: Final = TypedMethod(
 
 MAC_BYTES: Final = 16
 DATAGRAM_BYTES_MAX: Final = 65_507
-"""What UDP over IPv4 carries."""
+"""The largest datagram of UDP over IPv4."""
 
 
 def encode_datagram(message: ClogsMessage, secret: bytes) -> bytes:
@@ -76,7 +76,7 @@ def encode_datagram(message: ClogsMessage, secret: bytes) -> bytes:
 
 
 def decode_datagram(data: bytes, secret: bytes) -> ClogsMessage:
-    """`Unauthenticated` where the code is wrong: nothing of the frame was looked at."""
+    """`Unauthenticated` if the HMAC is wrong; nothing of the frame was decoded."""
     frame = memoryview(data)[:-MAC_BYTES]
     if not hmac.compare_digest(data[-MAC_BYTES:], _code(frame, secret)):
         raise Unauthenticated("a datagram has a wrong code: give both sides the same secret")

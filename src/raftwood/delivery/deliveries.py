@@ -1,4 +1,4 @@
-"""`Delivery`: what a sender took and has not stored yet, as its caller sees it."""
+"""`Delivery`: what a sender has taken and may not have stored yet, as its caller sees it."""
 
 import asyncio
 import threading
@@ -17,14 +17,16 @@ _creating: Final = threading.Lock()
 class Delivery(Generic[Stored]):
     """Await it for the outcome, on any loop, or wait for it in any thread but the sender's own.
 
-    The base of each sender's class, which has the outcome and calls `_tell` once it is there.
+    This is the base of each sender's class. The subclass holds the outcome, and calls `_tell` as
+    soon as it has one.
     """
 
     __slots__ = ()
 
-    # Slots of each subclass: a base with slots of its own could not be mixed into a struct.
+    # Each subclass declares these as slots: a base with slots of its own could not be mixed into a
+    # struct.
     _outcome: Stored | RaftwoodError
-    # None until the first one: most records of a stream are never asked about one by one.
+    # None until the first callback: most callers never ask about a single record.
     _callbacks: list[Callable[[], None]] | None
 
     @property
@@ -32,7 +34,7 @@ class Delivery(Generic[Stored]):
         raise NotImplementedError
 
     def result(self) -> Stored:
-        """The outcome, once it is there: where it is stored, or the error why it may not be."""
+        """Returns where it is stored, or the error; valid only once `is_done`."""
         if not self.is_done:
             raise InvalidInput("it is still under way: await the delivery first")
         if isinstance(self._outcome, RaftwoodError):
@@ -40,19 +42,19 @@ class Delivery(Generic[Stored]):
         return self._outcome
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call it once the outcome is there, on the sender's loop; at once where it is."""
+        """Calls `callback` on the sender's loop once there is an outcome; at once if there is."""
         if self._callbacks is None:
             with _creating:
                 if self._callbacks is None:
                     self._callbacks = []  # type: ignore[misc]
         self._callbacks.append(callback)
-        # The outcome may have come in between, and then nobody else calls it.
+        # The outcome may have come in between, and then `_tell` does not call it.
         if self.is_done:
             self._tell()
 
     def _tell(self) -> None:
         # Threads share the callbacks without a lock: the thread that takes one out calls it, so
-        # each is called once, whether it was put in before the outcome came or after it.
+        # each is called once, whether it was added before or after the outcome.
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -68,7 +70,7 @@ class Delivery(Generic[Stored]):
         return self.result()
 
     def wait(self, timeout_ms: int = WAIT_MS) -> Stored:
-        """From another thread than the sender's; `DeadlineExceeded` where it takes longer."""
+        """Waits in a thread other than the sender's; `DeadlineExceeded` after `timeout_ms`."""
         if not self.is_done:
             event = threading.Event()
             self.when_done(event.set)
@@ -78,7 +80,7 @@ class Delivery(Generic[Stored]):
 
 
 def _wake_soon(future: "asyncio.Future[None]") -> None:
-    """The future may be of another loop than the sender's."""
+    """Wakes a future that may belong to another loop than the sender's."""
     loop = future.get_loop()
     if loop is asyncio._get_running_loop():
         _wake(future)

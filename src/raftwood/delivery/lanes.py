@@ -1,4 +1,4 @@
-"""What lanes have alike: attempts, what an error leaves open, who follows a log that has ended."""
+"""What all lanes share: retries, which errors leave a batch in doubt, and a log's successor."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,22 +18,23 @@ from raftwood.base.errors import (
 Found = TypeVar("Found")
 
 DOUBTFUL: Final = (ConnectionLost, DeadlineExceeded, Cancelled, InternalError, ProtocolError)
-"""After these nobody knows whether a batch is stored; sent again as it was, it is stored once."""
+"""After these errors the batch may or may not be stored. Sent again unchanged, it is stored once.
+"""
 _PAUSE_S: Final = 0.05
 
 
 class LaneAttempts:
-    """Failures in a row, and when the next attempt may begin. The base of a sender's lanes."""
+    """Counts failures in a row and schedules the next attempt. The base of a sender's lanes."""
 
     __slots__ = ("_draw", "failures", "retry_at")
 
     def __init__(self, name: str) -> None:
-        """Lanes of different names do not come again in the same moment."""
-        # Rules have no randomness of their own, and a name serves as well.
+        """The name spreads retries: lanes of different names do not retry at the same moment."""
+        # Rules have no randomness of their own; a hash of the name serves as well.
         self._draw = crc32(name.encode()) % 1024 / 1024
         self.failures = 0
         self.retry_at = 0.0
-        """0: the lane does not wait."""
+        """When the next attempt may begin; 0 if the lane does not wait."""
 
     def failed(self, backoff: Backoff, now: float) -> None:
         self.retry_at = now + backoff.delay_ms(self.failures, self._draw) / 1000
@@ -46,9 +47,9 @@ class LaneAttempts:
 async def successor(
     find: Callable[[], Awaitable[Found | None]], *, timeout_s: float, missing: str
 ) -> Found:
-    """Who takes what a log that has ended refuses: it may still be in the making.
+    """Returns the log that replaces one that has ended; waits while it is being created.
 
-    `missing` says what there is not, where none comes in time.
+    `missing` is the text of the error if there is none after `timeout_s`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -1,4 +1,4 @@
-"""`Pump`: gives a sender's rules their turn on the running event loop."""
+"""`Pump`: runs a sender's rules on the running event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,10 +8,10 @@ NEVER: Final = float("inf")
 
 
 class Pump:
-    """Calls `turn` soon after an event, and when it is due; `close` when done."""
+    """Calls `turn` soon after an event and when its time is due. Call `close` when done."""
 
     def __init__(self, turn: Callable[[float], float]) -> None:
-        """`turn` gets the time, and answers when it has something to do though nothing happens."""
+        """`turn` receives the time, and returns when it must run again even if nothing happens."""
         self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -20,19 +20,19 @@ class Pump:
         self.is_scheduled = False
 
     def soon(self) -> None:
-        """Something happened: all events until the loop comes to it share one turn."""
+        """Schedules a turn; all events until the loop runs it share that turn."""
         if not self.is_scheduled and not self._is_closed:
             self.is_scheduled = True
             self._loop.call_soon(self.run)
 
     def run(self) -> None:
-        """A turn at once."""
+        """Runs a turn at once."""
         self.is_scheduled = False
         if self._is_closed:
             return
         due = self._turn(self._loop.time())
-        # A timer that is early costs an idle turn; to set it anew after each turn costs more.
-        # Not `timer.when()`: where it is due at once, uvloop's has none.
+        # A timer that fires too early costs an idle turn; setting a new timer after each turn costs
+        # more. `timer.when()` cannot be used: uvloop has none for a timer that is due at once.
         if due < self._due:
             if self._timer is not None:
                 self._timer.cancel()
@@ -43,7 +43,7 @@ class Pump:
         self.run()
 
     def close(self) -> None:
-        """No turn comes any more."""
+        """Stops all further turns."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

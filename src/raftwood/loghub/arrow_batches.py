@@ -1,4 +1,4 @@
-"""LogGroups as Arrow, and Arrow as LogGroups, a batch at a time. Needs the extra `arrow`.
+"""Converts LogGroups to Arrow and Arrow to LogGroups, a batch at a time. Needs the extra `arrow`.
 
 A LogGroup as a table: `__time__`, `__topic__`, `__source__`, a column `__tag__:name` for each tag,
 then one for each key of the contents: text, or binary where not all of it is UTF-8; null where a
@@ -21,15 +21,15 @@ SOURCE: Final = "__source__"
 TAG_PREFIX: Final = "__tag__:"
 STREAM_BYTES_MAX: Final = 16 << 20
 RECORDS_MAX: Final = 1 << 20
-"""Of one stream: some columns take no room however many records there are."""
+"""Limit of one stream: some columns take no room, however many records there are."""
 TEXT_BYTES_MAX: Final = 128 << 20
-"""What a stream may stand for as LogGroups, where each record has the names of its keys."""
+"""Limit of a stream's size as LogGroups, where each record repeats the names of its keys."""
 _FIELDS_MAX: Final = 4096
 _TAGS_MAX: Final = 1024
 
 
 def import_arrow() -> Any:
-    """pyarrow, or the error that says how to get it."""
+    """Returns pyarrow, or raises an error that says how to install it."""
     try:
         import_module("numpy")
         return import_module("pyarrow")
@@ -40,7 +40,7 @@ def import_arrow() -> Any:
 
 
 def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
-    """A LogGroup's bytes as one record batch; `InvalidInput` for what is none."""
+    """Turns a LogGroup's bytes into one record batch; `InvalidInput` if they are not a LogGroup."""
     arrow = import_arrow()
     columns = import_module("raftwood.loghub.arrow_columns").columns_of(data)
     count = columns.count
@@ -61,7 +61,7 @@ def log_group_to_arrow(data: Buffer) -> "pyarrow.RecordBatch":
 
 
 def _check_shared(columns: Any) -> None:
-    """What a group has once, each record of a table has."""
+    """Checks the size of what the table repeats in each record and the group holds once."""
     count = columns.count
     size = len(columns.topic) + len(columns.source) + sum([len(each[1]) for each in columns.tags])
     if len(columns.tags) > _TAGS_MAX or (size + len(columns.tags)) * count > TEXT_BYTES_MAX:
@@ -72,7 +72,7 @@ def _check_shared(columns: Any) -> None:
 
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:
-    """A content may be called as a column that is there for another reason."""
+    """Returns a column name that is free: a content may have the name of another column."""
     while name in taken:
         name += "_"
     return name
@@ -86,7 +86,7 @@ def _text_or_bytes(arrow: Any, value: bytes) -> tuple[Any, Any]:
 
 
 def _as_text(arrow: Any, values: Any) -> Any:
-    """Arrow checks the encoding."""
+    """Turns binary values into text; Arrow checks the encoding."""
     try:
         return values.cast(arrow.string())
     except arrow.ArrowInvalid:
@@ -100,12 +100,13 @@ def read_arrow_stream(
     records_max: int = RECORDS_MAX,
     is_new: bool = False,
 ) -> "list[pyarrow.RecordBatch]":
-    """The record batches of a stranger's stream, without copies, checked to the last offset.
+    """Returns the record batches of an untrusted stream, without copies, checked to the last
+    offset.
 
-    Refused are compressed buffers, whose real size nobody knows, and types whose values can be far
-    larger than what was sent: the whole stream may be compressed instead. What is taken can be made
-    LogGroups of, within bounds. One that is not new may have more batches and fields, as it might
-    when release 0.1.0 took it.
+    Refuses compressed buffers, because their real size is unknown, and types whose values can be
+    far larger than the bytes sent; a producer may compress the whole stream instead. LogGroups made
+    of the result stay within bounds. A stream that is not new may have more batches and fields,
+    because release 0.1.0 accepted them.
     """
     arrow = import_arrow()
     if len(data) > bytes_max:
@@ -127,9 +128,10 @@ def read_arrow_stream(
 
 
 def arrow_to_log_groups(data: Buffer, *, received_s: int) -> list[bytes]:
-    """A stored stream as LogGroups, in order: a new one wherever topic, source or tags change.
+    """Turns a stored stream into LogGroups, in order; a new one starts wherever topic, source or
+    tags change.
 
-    Records without a time have that of the batch's receipt.
+    Records without a time get that of the batch's receipt.
     """
     batches = read_arrow_stream(data)
     encode = import_module("raftwood.loghub.arrow_columns").log_groups_of
@@ -137,7 +139,7 @@ def arrow_to_log_groups(data: Buffer, *, received_s: int) -> list[bytes]:
 
 
 def write_arrow_stream(table: Any) -> bytes:
-    """A record batch or a table as a stream that every gateway takes."""
+    """Encodes a record batch or a table as a stream that every gateway accepts."""
     arrow = import_arrow()
     if isinstance(table, arrow.RecordBatch):
         table = arrow.Table.from_batches([table])
@@ -150,7 +152,7 @@ def write_arrow_stream(table: Any) -> bytes:
 
 
 def _without_views(arrow: Any, table: Any) -> Any:
-    """Views, as polars makes them, as plain text."""
+    """Replaces view types, as polars makes them, by plain text."""
     plain = {arrow.string_view(): arrow.string(), arrow.binary_view(): arrow.binary()}
     if not any(field.type in plain for field in table.schema):
         return table

@@ -1,4 +1,4 @@
-"""Judging an Arrow stream that a stranger sent, before anything of it is used."""
+"""Validates an Arrow stream from an untrusted sender before anything of it is used."""
 
 import struct
 from typing import Any, Final
@@ -14,20 +14,20 @@ from raftwood.loghub.errors import BatchTooLarge
 _DEPTH_MAX: Final = 8
 _STORED_FIELDS_MAX: Final = 1 << 24
 _SCHEMA_BYTES_MAX: Final = 2 << 20
-"""A field takes some fifty bytes, and what libraries note of it a few hundred."""
+"""A field takes about fifty bytes, and metadata that libraries add to it a few hundred."""
 _MESSAGES_MAX: Final = 4_096
-"""Each is some work, even where there are no records in it."""
+"""Each message costs some work, even without records."""
 _CELL_BYTES: Final = 16
-"""What a value takes as text beside itself, and a number altogether."""
+"""What a value takes as text beside its bytes, and what a number takes in all."""
 _HEADER, _COMPRESSION = 2, 3
-"""Which field of a message's and of a record batch's flatbuffer."""
+"""Field numbers in the flatbuffers: the header of a message, the compression of a record batch."""
 _BATCH_KINDS: Final = ("record batch", "dictionary")
 
 
 def checked_batches(
     data: Buffer, *, fields_max: int, records_max: int, text_bytes_max: int, is_new: bool
 ) -> list[Any]:
-    """All batches, each validated in full; raises what pyarrow raises, or InvalidInput."""
+    """Returns all batches, each fully validated; raises pyarrow's own errors, or InvalidInput."""
     source = pyarrow.py_buffer(data)
     _check_messages(source, is_new=is_new)
     reader = pyarrow.ipc.open_stream(source)
@@ -81,7 +81,7 @@ def _check_messages(source: Any, *, is_new: bool) -> None:
 
 
 def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
-    """Whether a message's record batch names a compression; read from its flatbuffer."""
+    """Reads from the flatbuffer whether a message's record batch is compressed."""
     try:
         table = struct.unpack_from("<I", metadata)[0]
         table = _field_of(metadata, table, _HEADER)
@@ -93,7 +93,7 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _field_of(metadata: bytes, table: int, number: int) -> int | None:
-    """Where a flatbuffer table's field, itself a table, stands; None where it is left out."""
+    """Returns the offset of a field that is itself a table; None if the field is absent."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     if vtable < 0:
         raise InvalidInput("the Arrow stream's messages cannot be read")
@@ -108,7 +108,7 @@ def _field_of(metadata: bytes, table: int, number: int) -> int | None:
 
 
 def _check_type(name: str, kind: Any, *, depth: int, fields_left: int) -> int:
-    """Answers how many more fields there may be, those within others included."""
+    """Checks a type and the types within it; returns how many more fields are allowed."""
     if fields_left <= 0:
         raise BatchTooLarge("the Arrow stream has too many fields within its columns: put fewer")
     fields_left -= 1
@@ -136,14 +136,14 @@ def _check_type(name: str, kind: Any, *, depth: int, fields_left: int) -> int:
 
 
 def _text_bytes(array: Any) -> int:
-    """About what a column's values take as text, however little room they take now."""
+    """Estimates the size of a column's values as text, which may be far above their size here."""
     kind = array.type
     if types.is_dictionary(kind):
         if not len(array.dictionary):
             return 0
         if not _is_long(kind.value_type):
             return len(array) * _CELL_BYTES
-        # Each record may point to the same long value.
+        # Many records may point to the same long value.
         sizes = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
         return int(pyarrow.compute.sum(sizes.cast(pyarrow.int64())).as_py() or 0)
     if types.is_struct(kind):

@@ -2,9 +2,9 @@
 
 `log_groups_of` encodes a record batch column by column: Arrow itself puts the bytes together.
 
-`columns_of` decodes a LogGroup's bytes. It walks the lengths of the records one by one; from there
-on, step by step, it reads the next field of every record in one go, and what it finds are places in
-the bytes: Arrow copies the values once. Bytes that are not laid out as producers do it go through
+`columns_of` decodes a LogGroup's bytes. It walks the lengths of the records one by one. From there
+on it reads the next field of all records in one step. It collects the places of values in the
+bytes, and Arrow copies the values once. Bytes that are not laid out as producers do it go through
 protobuf, record by record.
 """
 
@@ -31,7 +31,7 @@ _SIZES_MAX: Final = 1 << 14
 
 
 def log_groups_of(batch: Any, *, received_s: int) -> list[bytes]:
-    """One LogGroup for each run of records that share topic, source and tags."""
+    """Encodes one LogGroup for each run of records that share topic, source and tags."""
     if not batch.num_rows:
         return []
     batch = _with_unique_names(batch)
@@ -58,7 +58,7 @@ def _with_unique_names(batch: Any) -> Any:
 
 
 def _runs(columns: list[Any], count: int) -> list[tuple[int, int]]:
-    """Where none of the columns changes."""
+    """Returns the ranges of records in which none of the columns changes."""
     is_new = numpy.zeros(count, dtype=bool)
     for column in columns:
         if count > 1:
@@ -83,7 +83,7 @@ def _shared_bytes(values: dict[str, bytes | None]) -> bytes:
 
 
 def _records(batch: Any, contents: list[str], received_s: int) -> Any:
-    """Each record as a field of its group."""
+    """Encodes each record as a field of its group."""
     time, time_ns = _times(batch, received_s)
     parts = [time, *(_contents(name, batch.column(name)) for name in contents)]
     if time_ns is not None:
@@ -93,7 +93,7 @@ def _records(batch: Any, contents: list[str], received_s: int) -> Any:
 
 
 def _contents(name: str, column: Any) -> Any:
-    """A column's values as fields of their records; null where there is none."""
+    """Encodes a column's values as fields of their records; null if a record has none."""
     values = column_as_bytes(column)
     head = field_bytes(1, name.encode("utf-8", "replace")) + b"\x12"
     pair = _concatenated(head, _sizes(values), values)
@@ -101,7 +101,7 @@ def _contents(name: str, column: Any) -> Any:
 
 
 def _times(batch: Any, received_s: int) -> tuple[Any, Any]:
-    """The fields for seconds and, where any record has them, for nanoseconds."""
+    """Encodes seconds and, if any record has them, nanoseconds, as fields."""
     count = batch.num_rows
     if TIME in batch.schema.names:
         ns = _nanoseconds(batch.column(TIME), received_s)
@@ -145,7 +145,7 @@ def _fixed(fields: Any) -> Any:
 
 
 def _sizes(values: Any) -> Any:
-    """The encoded length of each value."""
+    """Returns the encoded length of each value."""
     lengths = pyarrow.compute.binary_length(values)
     longest = pyarrow.compute.max(lengths).as_py() or 0
     if longest < _SIZES_MAX:
@@ -157,7 +157,7 @@ def _sizes(values: Any) -> Any:
 
 @cache
 def _most_sizes() -> Any:
-    """Made on first use: Arrow loads all of pandas when it makes an array, if pandas is there."""
+    """Built on first use: making an array, Arrow loads all of pandas if pandas is installed."""
     return pyarrow.array([varint(size) for size in range(_SIZES_MAX)], pyarrow.binary())
 
 
@@ -171,7 +171,7 @@ def _concatenated(*parts: Any, nulls: str = "emit_null") -> Any:
 
 
 def _joined(values: Any) -> bytes:
-    """All values one behind the other, which is how they stand in memory."""
+    """Joins all values; they already lie one behind the other in memory."""
     _, offsets, data = values.buffers()
     ends = numpy.frombuffer(offsets, dtype=numpy.int32)
     first, last = ends[values.offset], ends[values.offset + len(values)]
@@ -180,7 +180,7 @@ def _joined(values: Any) -> bytes:
 
 
 def column_as_bytes(column: Any) -> Any:
-    """Any column as text, in bytes."""
+    """Turns any column into text, as bytes."""
     kind = column.type
     if types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -205,10 +205,10 @@ def _json(value: Any) -> bytes:
 
 COLUMNS_MAX: Final = 1024
 CELLS_MAX: Final = 1 << 24
-"""Records times columns: each record of a hostile group could have keys of its own."""
+"""Limit of records times columns: each record of a hostile group could have keys of its own."""
 _STEPS_MAX: Final = 2 * COLUMNS_MAX
 _PAD: Final = bytes(24)
-"""Behind the bytes, so that what is read ahead of a check stays inside."""
+"""Appended to the bytes, so that reads ahead of a check stay inside the buffer."""
 _LOG, _TOPIC, _SOURCE, _TAG = 0x0A, 0x1A, 0x22, 0x32
 _TIME, _CONTENT, _TIME_NS, _KEY, _VALUE = 0x08, 0x12, 0x25, 0x0A, 0x12
 _VARINT_BITS_MAX: Final = 35
@@ -222,26 +222,26 @@ _REST_MASKS: Final = numpy.array(
 
 
 class Columns:
-    """A group's records: times in nanoseconds, values by key, and what all of them share."""
+    """A group's records by column: times in nanoseconds, values by key, and the shared fields."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.time_ns = numpy.zeros(count, dtype=numpy.int64)
         self.values: dict[bytes, Any] = {}
-        """Arrays of binary."""
+        """Binary arrays by key."""
         self.topic = b""
         self.source = b""
         self.tags: list[tuple[bytes, bytes]] = []
 
 
 class _Irregular(Exception):
-    """Not laid out as expected: left to protobuf."""
+    """The bytes are not laid out as expected; protobuf decodes them instead."""
 
 
 def columns_of(data: Buffer, *, keys: Container[bytes] | None = None) -> Columns:
-    """`InvalidInput` for what is no LogGroup, `TooLarge` for too many different keys.
+    """Decodes a LogGroup; `InvalidInput` if it is not one, `TooLarge` for too many different keys.
 
-    With `keys`, values of others may be left out.
+    With `keys`, values of other keys may be left out.
     """
     try:
         return _Parse(data).columns(keys)
@@ -270,7 +270,7 @@ def _by_protobuf(data: Buffer) -> Columns:
             if values is None:
                 values = lists[content.Key] = []
                 _check_size(columns=len(lists), records=columns.count)
-            del values[index:]  # of two values under one key the last one counts
+            del values[index:]  # if a record repeats a key, the last value counts
             values.extend([None] * (index - len(values)))
             values.append(content.Value)
     for key, values in lists.items():
@@ -280,7 +280,7 @@ def _by_protobuf(data: Buffer) -> Columns:
 
 
 class _Parse:
-    """One group under way; positions are int64 arrays, one entry for each record."""
+    """The state of decoding one group; positions are int64 arrays, one entry per record."""
 
     def __init__(self, data: Buffer) -> None:
         self._data = padded = b"".join((data, _PAD))
@@ -304,7 +304,7 @@ class _Parse:
                 break
             tags = self._bytes[starts]
             tag = int(tags[0])
-            # Where records differ in their layout, those like the first one go first.
+            # If records differ in their layout, those laid out like the first one go first.
             mine = tags == tag
             if mine.all():
                 at, stop, who = starts, ends, records
@@ -342,11 +342,11 @@ class _Parse:
         return columns
 
     def _walk(self) -> tuple[Any, Any]:
-        """Where each record begins and ends; what the records share is read on the way."""
+        """Finds where each record begins and ends; reads the shared fields on the way."""
         places, others = self._places()
         self._columns = Columns(len(places))
         ends = numpy.array(places, dtype=numpy.int64)
-        # A record's tag and length stand behind the one before, or behind what is between.
+        # A record's tag and length follow the previous record, or the other fields between the two.
         tags = numpy.zeros(len(ends) + 1, dtype=numpy.int64)
         tags[1:] = ends
         for record, at, end in others:
@@ -355,9 +355,9 @@ class _Parse:
         return self._varints(tags[:-1] + 1)[1], ends
 
     def _places(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Where each record ends; and of other fields which record they stand before, where they
-        begin and where they end. One by one: to look for all records at once, by what they begin
-        with, takes longer.
+        """Returns where each record ends. For each other field it returns the record that the field
+        precedes, its begin and its end. Goes record by record: a search for all records at once, by
+        their first byte, takes longer.
         """
         data, size = self._data, self._size
         ends: list[int] = []
@@ -391,11 +391,11 @@ class _Parse:
             self._columns.source = value
         elif tag == _TAG:
             self._columns.tags.append(_pair(value))
-        elif tag not in (0x12, 0x2A):  # reserved, and the machine: nobody asks for them
+        elif tag not in (0x12, 0x2A):  # the reserved field and the machine: no reader asks for them
             raise _Irregular
 
     def _varints(self, at: Any) -> tuple[Any, Any]:
-        """The number at each place, and the places behind."""
+        """Decodes the number at each place; returns also the places behind the numbers."""
         byte = self._bytes[at]
         value = (byte & 127).astype(numpy.int64)
         at = at + 1
@@ -414,7 +414,7 @@ class _Parse:
     def _contents(
         self, at: Any, ends: Any, who: Any, found: dict[bytes, list[tuple[Any, Any, Any]]]
     ) -> Any:
-        """Key and value of each record; the places behind."""
+        """Collects key and value of each record; returns the places behind them."""
         size, at = self._varints(at)
         stop = at + size
         if (stop > ends).any() or (self._bytes[at] != _KEY).any():
@@ -441,7 +441,7 @@ class _Parse:
             key, key_size, value = key[other], key_size[other], value[other]
             value_size, who = value_size[other], who[other]
             steps += 1
-            if steps > 32:  # every record has keys of its own: this way is the slower one
+            if steps > 32:  # every record has keys of its own: the columnar way is the slower one
                 raise _Irregular
         return stop
 
@@ -450,14 +450,14 @@ class _Parse:
         for offset in range(0, len(name), 8):
             part = name[offset : offset + 8]
             mask = (1 << 8 * len(part)) - 1
-            # A shorter key's window may lie behind the bytes.
+            # The window of a shorter key may lie behind the bytes.
             places = numpy.minimum(key + offset, len(self._windows) - 1)
             window = self._windows[places] & numpy.uint64(mask)
             same &= window == numpy.uint64(int.from_bytes(part, "little"))
         return same
 
     def _array(self, places: list[tuple[Any, Any, Any]]) -> Any:
-        """One column, by views into the bytes, then copied together by Arrow."""
+        """Builds one column from views into the bytes; Arrow then copies them together."""
         count = self._columns.count
         who, value, size = places[0]
         validity = None
@@ -485,7 +485,7 @@ class _Parse:
 
 
 def _pair(data: bytes) -> tuple[bytes, bytes]:
-    """Key and value of a tag."""
+    """Splits a tag into key and value."""
     try:
         if data[0] != _KEY:
             raise _Irregular

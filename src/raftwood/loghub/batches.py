@@ -1,7 +1,7 @@
 """The stored form of a batch: a head of fixed size, then the body as the producer sent it.
 
-What stands in a shard's log is what a native reader gets: nothing between the two looks into a
-body, or changes it. `decompress` unpacks a body within bounds that a stranger's bytes cannot pass.
+A native reader gets a batch exactly as it stands in the shard's log: nothing between the two reads
+or changes a body. `decompress` unpacks a body within bounds that an untrusted body cannot exceed.
 """
 
 import struct
@@ -24,7 +24,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Format(IntEnum):
-    """What a body is, once it is decompressed."""
+    """The format of a body after decompression."""
 
     LOG_GROUP = 1
     """An SLS LogGroup, as protobuf."""
@@ -33,38 +33,38 @@ class Format(IntEnum):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a producer puts at once."""
+    """The records that a producer puts in one call."""
 
     body: Buffer
     format: Format = Format.LOG_GROUP
     codec: Codec = Codec.NONE
     raw_bytes: int
-    """Of the body, decompressed."""
+    """The size of the decompressed body."""
     records: int = 0
-    """How many; 0 where nobody counted."""
+    """The number of records; 0 if it was not counted."""
 
     @classmethod
     def packed(
         cls, raw: Buffer, *, records: int, codec: Codec, kind: Format = Format.LOG_GROUP
     ) -> Self:
-        """Compressed by the codec."""
+        """Compresses the body by the codec."""
         body = compression.compress(raw, codec)
         return cls(body=body, format=kind, codec=codec, raw_bytes=len(raw), records=records)
 
 
 class StoredHead(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a stored batch without looking into it."""
+    """The head of a stored batch: what is readable without the body."""
 
     format: Format
     codec: Codec
     raw_bytes: int
     records: int
     received_ms: int
-    """When a gateway took it, since 1970."""
+    """When a gateway received it, in milliseconds since 1970."""
 
 
 def encode_batch(batch: Batch, *, received_ms: int) -> tuple[bytes, Buffer]:
-    """In pieces, for a body need not be copied."""
+    """Returns head and body as two pieces, so that the body is not copied."""
     head = _HEAD.pack(
         _MAGIC,
         VERSION,
@@ -78,7 +78,7 @@ def encode_batch(batch: Batch, *, received_ms: int) -> tuple[bytes, Buffer]:
 
 
 def decode_head(data: Buffer) -> StoredHead:
-    """The head of what stands in a log; the body begins after `HEAD_BYTES`."""
+    """Decodes the head of a stored batch; the body begins after `HEAD_BYTES`."""
     if len(data) < HEAD_BYTES or data[0] != _MAGIC:
         raise StoreDamaged("a batch in a shard's log cannot be read: it was not put by a gateway")
     if data[1] != VERSION:
@@ -93,13 +93,13 @@ def decode_head(data: Buffer) -> StoredHead:
 
 
 RAW_BYTES_MAX: Final = 16 << 20
-"""Of one body, decompressed, where nobody says less."""
+"""Default limit of one decompressed body."""
 
 
 def decompress(
     body: Buffer, codec: Codec, *, raw_bytes: int, raw_bytes_max: int = RAW_BYTES_MAX
 ) -> Buffer:
-    """As `base.compression` does it; `BatchTooLarge` above a bound."""
+    """Decompresses a body as `base.compression` does; `BatchTooLarge` above a bound."""
     if not 0 <= raw_bytes <= raw_bytes_max:
         raise BatchTooLarge(
             f"the body has {raw_bytes} bytes when decompressed, the limit is {raw_bytes_max}: "

@@ -1,9 +1,9 @@
-"""Bounds on what is decoded: judged by the bytes, before anything is made of them.
+"""Bounds on decoding: checks the encoded bytes before any object is made of them.
 
 A few bytes of JSON or protobuf can stand for objects of many times their size: `"a":1,` is a text,
-a number and a place in a table. So records are judged first, by counting what gives a document its
-structure, in windows and no further than to the bound; and what holds many records is taken apart
-into them, so that the loop turns between two slices of them.
+a number and a place in a table. So each record is checked first: the check counts the characters
+that give a document its structure, in windows, and stops at the bound. A body of many records is
+split into them, so that the event loop runs between two slices.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,9 +17,9 @@ from raftwood.base.protobuf_bytes import read_varint
 from raftwood.loghub.errors import BatchTooLarge
 
 RECORDS_MAX: Final = 100_000
-"""Of one request."""
+"""Limit of one request."""
 SLICE_BYTES: Final = 256 << 10
-"""Decoded in one go: a millisecond or two of records as they are, and not many more at worst."""
+"""Decoded in one step: a millisecond or two for usual records, and a few at worst."""
 _PAUSE_FIELDS: Final = 4_096
 _WINDOW_BYTES: Final = 64 << 10
 _MARKS: Final = b'"[]{},:'
@@ -28,14 +28,14 @@ _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class DecodeBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one record may be made of, and a document of many records."""
+    """Limits of one record, and of a document of many records."""
 
     keys_max: int = 4_096
     values_max: int = 16_384
     """Numbers, texts, lists and maps of one record, at any depth."""
     nesting_max: int = 64
     request_values_max: int = 500_000
-    """Of a document that has to be looked at as a whole before its records are known."""
+    """Values of a document that must be scanned as a whole before its records are known."""
 
     def too_many(self, name: str, what: str) -> BatchTooLarge:
         limit, setting = {
@@ -55,11 +55,12 @@ DEFAULT_BOUNDS: Final = DecodeBounds()
 
 
 def check_json(data: bytes, bounds: DecodeBounds, name: str, number: int = 0) -> None:
-    """`BatchTooLarge` for a record that is above a bound; whether it is JSON the decoder tells.
+    """`BatchTooLarge` if a record exceeds a bound. Whether it is JSON at all is left to the
+    decoder.
 
-    Its name may have a place for its number, which is put there only where it is told.
+    `name` may have a placeholder for the record's number, filled in only for an error.
     """
-    # Characters within texts count too here, so this is never too few; most records end here.
+    # Brackets within texts count too, so this is never too low; most records end here.
     brackets = data.count(b"[") + data.count(b"{")
     if brackets <= bounds.nesting_max:
         # A value takes two bytes at least, a key more.
@@ -85,7 +86,7 @@ def check_json(data: bytes, bounds: DecodeBounds, name: str, number: int = 0) ->
 
 
 def check_json_document(data: bytes, bounds: DecodeBounds, name: str) -> Iterator[None]:
-    """As `check_json`, for a document of many records; the loop may turn at each step."""
+    """Like `check_json`, for a document of many records; yields so that the loop can run."""
     most = bounds.request_values_max
     if data.count(b",") + data.count(b"[") + data.count(b"{") <= most:
         return
@@ -101,13 +102,13 @@ def check_json_document(data: bytes, bounds: DecodeBounds, name: str) -> Iterato
 
 
 def structure(data: bytes) -> Iterator[bytes]:
-    """What is structure of JSON, the characters `[]{},:` outside of texts, window by window."""
+    """Yields the structural characters of JSON, `[]{},:` outside of texts, window by window."""
     at = 0
     is_in_text = False
     while at < len(data):
         window = data[at : at + _WINDOW_BYTES]
         if (len(window) - len(window.rstrip(b"\\"))) % 2:
-            # What the last backslash escapes belongs to this window.
+            # A window also includes the character that its last backslash escapes.
             window = data[at : at + _WINDOW_BYTES + 1]
         at += len(window)
         marks = window.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
@@ -119,11 +120,11 @@ def structure(data: bytes) -> Iterator[bytes]:
 # Protobuf
 
 Children: TypeAlias = Mapping[int, "Children"]
-"""The fields of a message that are messages, and theirs."""
+"""The fields of a message that are messages themselves, and their children."""
 
 
 Span: TypeAlias = tuple[int, int, int]
-"""Where a field begins, where its value does, and where it ends."""
+"""Where a field begins, where its value begins, and where it ends."""
 
 
 def span_bytes(span: Span) -> int:
@@ -131,7 +132,7 @@ def span_bytes(span: Span) -> int:
 
 
 class ProtobufFields:
-    """The fields of an encoded message, walked without decoding it: at most so many altogether.
+    """Walks the fields of an encoded message without decoding it, within a limit on their number.
 
     A message is the concatenation of its fields, so a run of them is a message too.
     """
@@ -142,7 +143,7 @@ class ProtobufFields:
         self._fields_max = self._left = fields_max
 
     def walk(self, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, where the field begins, where its value does, and where it ends."""
+        """Yields for each field its number, its begin, its value's begin and its end."""
         data = self.data
         try:
             while at < end:
@@ -183,8 +184,8 @@ class ProtobufFields:
             raise InvalidInput(f"{self.name} cannot be read: a number in it has no end") from None
 
     def split(self, at: int, end: int) -> Iterator[tuple[list[Span], list[Span]] | None]:
-        """A message whose first field says what its second, which is repeated, belongs to: both,
-        and before them None wherever others may have their turn.
+        """Splits a message into its first field and a repeated second field that belongs to it;
+        returns the spans of both. Yields None before, wherever the event loop may run.
         """
         first: list[Span] = []
         second: list[Span] = []
@@ -198,14 +199,14 @@ class ProtobufFields:
         yield first, second
 
     def run_of(self, spans: list[Span]) -> bytes:
-        """A message that has these fields, which follow each other, and perhaps some between."""
+        """Returns a message made of these consecutive fields, with any fields between them."""
         return self.data[spans[0][0] : spans[-1][2]]
 
 
 def check_protobuf(
     data: bytes, at: int, end: int, children: Children, bounds: DecodeBounds, name: str
 ) -> None:
-    """`BatchTooLarge` for a message that is above a bound, with all that it is made of."""
+    """`BatchTooLarge` if a message, with all messages in it, exceeds a bound."""
     # A field has two bytes at least, and protobuf itself ends at a hundred levels.
     if end - at <= 2 * min(bounds.keys_max, bounds.values_max):
         return

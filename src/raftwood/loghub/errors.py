@@ -1,4 +1,4 @@
-"""LogHub's errors: a class for each, of gateways, of its client and of consumer workers.
+"""LogHub's errors: those of gateways, of its client and of consumer workers.
 
 They travel between native clients and gateways by their codes, to SLS clients by SLS's codes:
 
@@ -50,34 +50,34 @@ from raftwood.base.errors import (
 
 
 class SlsError:
-    """Mixed in: what the error is called in the SLS API."""
+    """A mixin that holds the error's name in the SLS API."""
 
     sls_code: ClassVar[str]
 
 
 class InvalidParameter(SlsError, InvalidInput):
-    """A parameter is missing, or not what it should be."""
+    """A parameter is missing or invalid."""
 
     code = "invalid_parameter"
     sls_code = "ParameterInvalid"
 
 
 class InvalidCursor(SlsError, InvalidInput):
-    """A cursor that the shard never gave, or does not have."""
+    """The cursor does not belong to this shard."""
 
     code = "invalid_cursor"
     sls_code = "InvalidCursor"
 
 
 class BatchTooLarge(SlsError, TooLarge):
-    """A batch is above the limit, or says so of itself."""
+    """A batch is above the size limit, or its head says so."""
 
     code = "batch_too_large"
     sls_code = "PostBodyTooLarge"
 
 
 class SignatureMismatch(SlsError, Unauthenticated):
-    """The signature is not the one that the key makes."""
+    """The signature does not match the key."""
 
     code = "signature_mismatch"
     sls_code = "SignatureNotMatch"
@@ -133,8 +133,8 @@ class ConsumerGroupExists(SlsError, AlreadyExists):
 
 
 class ShardReadonly(SlsError, Conflict):
-    """The shard was split or merged, and what was to be put there was not: ask for the shards
-    again, and put it where its key belongs now.
+    """The shard was split or merged, and the batch is not stored: ask for the shards again, and put
+    it where its key belongs now.
     """
 
     code = "shard_readonly"
@@ -142,18 +142,18 @@ class ShardReadonly(SlsError, Conflict):
 
 
 SHARD_ENDED: Final = (ShardReadonly, LogSealed, ShardNotFound)
-"""A shard takes no more: what it refuses goes to the shard that took its range over."""
+"""The shard takes no more records: send them to the shard that took over its range."""
 
 
 class ConsumerMismatch(SlsError, Conflict):
-    """The consumer does not have the shard any more."""
+    """The shard does not belong to this consumer any more."""
 
     code = "consumer_mismatch"
     sls_code = "ConsumerNotMatch"
 
 
 class QuotaExceeded(SlsError, Unavailable):
-    """Too much is put: slow down."""
+    """The write quota is exceeded: slow down."""
 
     code = "quota_exceeded"
     http_status = 403
@@ -161,13 +161,13 @@ class QuotaExceeded(SlsError, Unavailable):
 
 
 class NotDelivered(Unavailable):
-    """A record's time is over, and it is not stored: it may be sent again."""
+    """A record's time is over and it is not stored; it may be sent again."""
 
     code = "not_delivered"
 
 
 class DeliveryUnknown(DeadlineExceeded):
-    """A record's time is over, and it may be stored, now or later: sent again, it may be twice."""
+    """A record's time is over; it may be stored, now or later, and twice if it is sent again."""
 
     code = "delivery_unknown"
 
@@ -179,7 +179,7 @@ class RecordsFreed(OutOfRange):
 
 
 class LeaseLost(Conflict):
-    """The shard is another worker's: what was not saved is processed again there."""
+    """Another worker has the shard; it processes again what this worker had not saved."""
 
     code = "lease_lost"
 

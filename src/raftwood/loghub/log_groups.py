@@ -1,7 +1,7 @@
-"""SLS's messages, for the edges: producers encode LogGroups, readers decode them.
+"""SLS's protobuf messages: producers encode LogGroups, readers decode them.
 
-Keys and values are bytes here, on the wire the same as the strings of SLS's own definition: they
-may hold anything. The messages are described in place, which needs no generated files.
+Keys and values are bytes here, because they may hold anything; on the wire they are the same as the
+strings of SLS's own definition. The messages are described in place, without generated files.
 """
 
 from typing import Any, Final
@@ -82,13 +82,13 @@ LogGroupList: Final = _message("LogGroupList")
 
 
 def decode_log_group(data: Buffer) -> Any:
-    """A `LogGroup`; `InvalidInput` for what is none."""
+    """Decodes a `LogGroup`; `InvalidInput` if the bytes are not one."""
     try:
         group = LogGroup.FromString(bytes(data))
     except DecodeError as error:
         raise InvalidInput("the body is no LogGroup: encode it as SLS does") from error
-    # To serialize it would tell as well, and faster; but it lists all that is missing, which a
-    # stranger can make gigabytes of.
+    # Serializing would find this as well, and faster; but its error lists all missing fields, and a
+    # hostile message can make that list gigabytes long.
     if not group.IsInitialized():
         raise InvalidInput("the LogGroup lacks a required field: give each log a time")
     return group

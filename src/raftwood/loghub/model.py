@@ -12,14 +12,14 @@ from raftwood.base.names import checked_name
 from raftwood.base.position import Position
 
 SHARDS_MAX: Final = 512
-"""Of a logstore, those counted that only can be read."""
+"""Limit of one logstore; readonly shards count too."""
 KEY_FIRST: Final = "0" * 32
 KEY_END: Final = "f" * 32
-"""Where the last range ends; the key itself belongs to it as well."""
+"""The end of the last range; that range includes this key as well."""
 
 
 class AccessRole(StrEnum):
-    """What a key may do in a project; each may do what those before it may."""
+    """A key's role in a project; each role includes those before it."""
 
     READER = "reader"
     WRITER = "writer"
@@ -34,40 +34,40 @@ def allows(has: AccessRole, needed: AccessRole) -> bool:
 
 
 class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may do what; the secret signs requests, so it is kept as it is."""
+    """An access key and its rights. The secret signs requests, so it is stored in plain text."""
 
     id: str
     secret: str
     roles: dict[str, AccessRole]
-    """By project; `*` stands for every project, and as admin for making new ones."""
+    """Roles by project; `*` stands for every project. Its role `admin` may create projects."""
     created_s: int
     description: str = ""
 
     def __repr__(self) -> str:
-        """Without the secret: wherever it is printed, somebody reads it."""
+        """Leaves the secret out: a printed secret can be read by anybody."""
         return f"AccessKey(id={self.id!r}, roles={self.roles!r})"
 
     def role_in(self, project: str) -> AccessRole | None:
-        """The stronger one of its role there and its role everywhere."""
+        """Returns the stronger of the key's role in the project and its role in `*`."""
         found = [self.roles[name] for name in ("*", project) if name in self.roles]
         return max(found, key=ROLES.index, default=None)
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A name space with its own rights and quota."""
+    """A namespace with its own rights and quota."""
 
     name: str
     description: str = ""
     owner: str = ""
-    """The id of the key that made it."""
+    """The id of the key that created it."""
     created_s: int = 0
     modified_s: int = 0
     write_bytes_per_s_max: int = 0
-    """Of each gateway; 0: as the gateway's settings say."""
+    """The limit at each gateway; 0 for the limit of the gateway's settings."""
 
 
 class LogKind(StrEnum):
-    """What a logstore's shards are kept in."""
+    """Where a logstore's shards are stored."""
 
     LOGSERVICE = "logservice"
     """A raft group for each shard."""
@@ -76,20 +76,20 @@ class LogKind(StrEnum):
 
 
 class ShardStatus(StrEnum):
-    """A shard's life, in order."""
+    """The states of a shard's life, in order."""
 
     CREATING = "creating"
-    """Its log is being made; nobody sees the shard yet."""
+    """Its log is being created; clients do not see the shard yet."""
     READWRITE = "readwrite"
     SEALING = "sealing"
-    """It is being split or merged: its log takes no more, or will not in a moment."""
+    """It is being split or merged: its log takes no more records, or is just being sealed."""
     READONLY = "readonly"
     DELETING = "deleting"
-    """Its log is being removed; nobody sees the shard any more."""
+    """Its log is being removed; clients do not see the shard any more."""
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of keys, begin ≤ key < end, and the log that holds what was put there."""
+    """A range of keys, begin ≤ key < end, and the log that holds their records."""
 
     id: int
     log: str
@@ -98,14 +98,15 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     end: str
     created_s: int
     parents: tuple[int, ...] = ()
-    """Whose ranges it took over: all of theirs comes before all of its own."""
+    """The shards whose ranges it took over; all of their records come before all of its own."""
     parent_ends: tuple[str, ...] = ()
-    """Behind the last batch of each parent, as `end_position`: for readers that come when the
-    parents are gone."""
+    """The position behind the last batch of each parent, like `end_position`: readers may come when
+    the parents are gone.
+    """
     children: tuple[int, ...] = ()
-    """Who takes its range over, once it is sealing."""
+    """The shards that take over its range, once it is sealing."""
     end_position: str | None = None
-    """Behind its last batch, once it is readonly; as text, for JSON has no integers of 128 bits."""
+    """Behind its last batch, once it is readonly; text, as JSON has no 128-bit integers."""
 
     @property
     def ends_at(self) -> Position | None:
@@ -113,24 +114,23 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logstore(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream, with every shard that is not wholly gone."""
+    """A stream, with every shard that is not removed entirely."""
 
     project: str
     name: str
     log: LogKind = LogKind.LOGSERVICE
-    """Chosen when it is made; shards of splits and merges are kept in the same."""
+    """Chosen at creation; shards of splits and merges use the same kind."""
     ttl_days: int = 30
     """Batches older than this are freed; 0: never."""
     retained_bytes_max: int = 0
-    """Of each shard: the oldest batches above it are freed, unless a reader needs them; 0: all
-    are kept."""
+    """Limit of each shard: above it the oldest batches no reader needs are freed; 0: no limit."""
     ttl_spares_readers: bool = False
-    """Whether batches that are too old stay for as long as a registered reader needs them."""
+    """Whether batches past their TTL stay as long as a registered reader needs them."""
     enable_tracking: bool = False
     append_meta: bool = False
     auto_split: bool = False
     shards_split_max: int = 64
-    """With `auto_split`, up to so many shards that can be written."""
+    """Limit of writable shards with `auto_split`."""
     telemetry_type: str = ""
     created_s: int = 0
     modified_s: int = 0
@@ -142,12 +142,12 @@ class Logstore(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.shards if each.id == number), None)
 
     def visible(self) -> list[Shard]:
-        """Those that clients see, in order of their ids."""
+        """Returns the shards that clients see, in order of their ids."""
         hidden = (ShardStatus.CREATING, ShardStatus.DELETING)
         return [each for each in self.shards if each.status not in hidden]
 
 
 def check_stream_names(project: str, logstore: str = "x") -> None:
-    """`InvalidName` for what cannot be a project's or a logstore's name."""
+    """`InvalidName` if a name is invalid for a project or a logstore."""
     checked_name("project", project)
     checked_name("logstore", logstore)

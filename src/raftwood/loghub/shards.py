@@ -1,11 +1,11 @@
 """Shards of a logstore: key ranges, the names of their logs, and splits and merges. No I/O.
 
-Keys are MD5 digests as 32 hexadecimal digits. A log's name says which kind of log it is, so that a
-caller who has the name finds the log without asking where it is kept; no name is given twice.
+Keys are MD5 digests as 32 hexadecimal digits. A log's name includes the kind of log, so a caller
+finds the log by its name alone. A log name is never used twice.
 
-A split, merge or deletion begins with one new value of the logstore that says all that is to
-happen. Any gateway carries it out: it makes, seals or removes logs, and a last step says that it is
-done. A gateway that dies in between leaves nothing half-done that another would not finish.
+A split, merge or deletion begins with one new value of the logstore that describes all of its
+steps. Any gateway carries it out: it creates, seals or removes logs, and a last value records that
+it is done. If a gateway dies in between, another one finishes the work.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ _KEY: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def hash_key(key: bytes) -> str:
-    """Where a producer's key stands among the ranges."""
+    """Hashes a producer's key to its place among the ranges."""
     return hashlib.md5(key, usedforsecurity=False).hexdigest()
 
 
 def checked_key(text: str) -> str:
-    """A key as SLS clients write it, in any case."""
+    """Normalizes a key as SLS clients write it, in any case."""
     key = text.lower()
     if not _KEY.fullmatch(key):
         raise InvalidParameter(f"key {text[:60]!r} is none: give 32 hexadecimal digits")
@@ -49,18 +49,18 @@ def contains(begin: str, end: str, key: str) -> bool:
 
 
 def even_ranges(count: int) -> list[tuple[str, str]]:
-    """The whole space in so many ranges of the same size, more or less."""
+    """Divides the key space into `count` ranges of nearly the same size."""
     bounds = [f"{_SPACE * number // count:032x}" for number in range(count)]
     return list(zip(bounds, [*bounds[1:], KEY_END], strict=True))
 
 
 def middle(begin: str, end: str) -> str:
-    """The key that cuts a range in two halves."""
+    """Returns the key in the middle of a range."""
     return f"{(int(begin, 16) + int(end, 16) + 1) // 2:032x}"
 
 
 def check_cut(begin: str, end: str, key: str) -> None:
-    """`InvalidParameter` where a cut at the key would leave one side empty."""
+    """`InvalidParameter` if a cut at the key would leave one side empty."""
     if not begin < key < end:
         raise InvalidParameter(
             f"key {key} does not cut the range {begin} to {end} in two: give one inside it"
@@ -68,7 +68,7 @@ def check_cut(begin: str, end: str, key: str) -> None:
 
 
 def covers_all(ranges: list[tuple[str, str]]) -> bool:
-    """Whether ranges follow one another from the first key to the end, without gap or overlap."""
+    """Whether the ranges cover all keys, in order, without gap or overlap."""
     expected = KEY_FIRST
     for begin, end in sorted(ranges):
         if begin != expected or end <= begin:
@@ -78,7 +78,7 @@ def covers_all(ranges: list[tuple[str, str]]) -> bool:
 
 
 LOG_PREFIX: Final = "loghub-"
-"""Of all kinds; names without another kind's are the log service's."""
+"""The prefix of all log names; a name without a second prefix is of the log service."""
 _DLOG_PREFIX: Final = f"{LOG_PREFIX}dlog-"
 RANDOM_BYTES: Final = 12
 _LOG_NAME: Final = re.compile(rf"{LOG_PREFIX}(dlog-)?[0-9a-f]{{{2 * RANDOM_BYTES}}}")
@@ -89,12 +89,12 @@ def log_name(kind: LogKind, random: bytes) -> str:
 
 
 def kind_of_log(name: str) -> LogKind:
-    """Where the log of this name is kept."""
+    """Returns the kind of log that a name belongs to."""
     return LogKind.DLOG if name.startswith(_DLOG_PREFIX) else LogKind.LOGSERVICE
 
 
 def is_log_name(name: str) -> bool:
-    """Whether it is one that LogHub gave."""
+    """Whether LogHub made this name."""
     return _LOG_NAME.fullmatch(name) is not None
 
 
@@ -102,7 +102,7 @@ _WRITABLE = (ShardStatus.READWRITE, ShardStatus.SEALING)
 
 
 def with_first_shards(logstore: Logstore, logs: Sequence[str], *, now_s: int) -> Logstore:
-    """A new logstore with a shard for each log, still to be made."""
+    """Adds a shard for each log to a new logstore; the logs are still to be created."""
     shards = tuple(
         Shard(
             id=number,
@@ -120,7 +120,7 @@ def with_first_shards(logstore: Logstore, logs: Sequence[str], *, now_s: int) ->
 def begin_split(
     logstore: Logstore, number: int, key: str | None, logs: tuple[str, str], *, now_s: int
 ) -> Logstore:
-    """Cut a shard's range at a key, or in the middle."""
+    """Begins to split a shard at a key, or in the middle of its range."""
     parent = _writable(logstore, number)
     cut = middle(parent.begin, parent.end) if key is None else key
     check_cut(parent.begin, parent.end, cut)
@@ -129,7 +129,7 @@ def begin_split(
 
 
 def begin_merge(logstore: Logstore, number: int, log: str, *, now_s: int) -> Logstore:
-    """Join a shard with the one whose range follows."""
+    """Begins to merge a shard with the one whose range follows."""
     first = _writable(logstore, number)
     second = next(
         (
@@ -180,7 +180,7 @@ def _begin_hand_over(
 
 
 def finish_hand_overs(logstore: Logstore, ends: Mapping[int, int]) -> Logstore:
-    """`ends` are where logs of sealing shards ended; a hand-over without all of its ends waits."""
+    """Completes hand-overs. `ends` has ends of sealed logs; a hand-over that lacks one waits."""
     changed: dict[int, Shard] = {}
     for shard in logstore.shards:
         if shard.status is not ShardStatus.SEALING or shard.id not in ends:
@@ -206,7 +206,7 @@ def finish_hand_overs(logstore: Logstore, ends: Mapping[int, int]) -> Logstore:
 
 
 def finish_creation(logstore: Logstore) -> Logstore:
-    """The logs of shards without parents are made."""
+    """Records that the logs of shards without parents exist."""
     return _with(
         logstore,
         [
@@ -218,7 +218,7 @@ def finish_creation(logstore: Logstore) -> Logstore:
 
 
 def begin_delete(logstore: Logstore, number: int) -> Logstore:
-    """Let go of a shard that only can be read, with all that is in it."""
+    """Begins to delete a readonly shard with all of its records."""
     shard = visible_shard(logstore, number)
     if shard.status is not ShardStatus.READONLY:
         raise InvalidParameter(
@@ -229,7 +229,7 @@ def begin_delete(logstore: Logstore, number: int) -> Logstore:
 
 
 def finish_delete(logstore: Logstore, removed: Sequence[int]) -> Logstore:
-    """The logs of these shards are gone; their children know them as parents still."""
+    """Records that these shards' logs are removed; their children still name them as parents."""
     return replace(
         logstore,
         shards=tuple(
@@ -241,14 +241,14 @@ def finish_delete(logstore: Logstore, removed: Sequence[int]) -> Logstore:
 
 
 def is_settled(logstore: Logstore) -> bool:
-    """Whether nothing that was begun is left to be done."""
+    """Whether no split, merge or deletion is unfinished."""
     lasting = (ShardStatus.READWRITE, ShardStatus.READONLY)
     return not logstore.is_deleting and all(each.status in lasting for each in logstore.shards)
 
 
 def is_same_logstore(one: Logstore, other: Logstore) -> bool:
-    """Whether two values are of one logstore, and not of two that had the same name: a log is of
-    one shard alone.
+    """Whether two values are of one logstore, and not of two that had the same name in turn; a log
+    belongs to one shard only.
     """
     logs = {each.id: each.log for each in one.shards}
     return all(logs.get(each.id, each.log) == each.log for each in other.shards)
@@ -269,7 +269,7 @@ def _writable(logstore: Logstore, number: int) -> Shard:
 
 
 def shard_of_key(logstore: Logstore, key: str) -> Shard:
-    """The shard that a key belongs to now; there is exactly one."""
+    """Returns the one shard that a key belongs to now."""
     for shard in logstore.shards:
         if shard.status in _WRITABLE and contains(shard.begin, shard.end, key):
             return shard
@@ -277,9 +277,9 @@ def shard_of_key(logstore: Logstore, key: str) -> Shard:
 
 
 def lineage_of_key(logstore: Logstore, key: str) -> list[Shard]:
-    """Every shard that had a key and is still known, from the oldest to the one that has it now.
+    """Returns every known shard that ever had a key, from the oldest to the present one.
 
-    At any time one shard has a key, and hands it over to one with a larger number.
+    At any time one shard has a key, and it hands the key over to one with a larger number.
     """
     had = [
         each
@@ -290,7 +290,7 @@ def lineage_of_key(logstore: Logstore, key: str) -> list[Shard]:
 
 
 def writable_shards(logstore: Logstore) -> list[Shard]:
-    """Those that take batches, in order of their ids."""
+    """Returns the shards that take batches, in order of their ids."""
     return [each for each in logstore.shards if each.status in _WRITABLE]
 
 

@@ -1,11 +1,11 @@
 """Requests and responses between native clients and gateways.
 
-PUT and PULL carry batches as raw bytes behind a small head, so that a body is copied as rarely as
-can be; all other calls are structs. PUT is answered with the batch's position. Positions are 16
-bytes each, see `base.position`; a cursor is a position as text, as SLS clients expect it.
+PUT and PULL carry batches as raw bytes behind a small head, to avoid copies of bodies; all other
+calls are structs. PUT is answered with the batch's position. Positions are 16 bytes each, see
+`base.position`; a cursor is a position as text, as SLS clients expect it.
 
 CONTROL carries one `Control`: a struct for each call that changes or lists things, with the type of
-its answer. The name of its class is its tag on the wire.
+its answer. Its tag on the wire is the name of its class.
 """
 
 import base64
@@ -28,7 +28,7 @@ from raftwood.net import Method, Payload, TypedMethod
 from raftwood.net.method_numbers import MethodNumber
 
 CLUSTER: Final = "loghub"
-"""Stands in for the cluster's name in the handshake between clients and gateways."""
+"""Sent instead of the cluster's name in the handshake between clients and gateways."""
 KEY_ROLE: Final = "key"
 GATEWAY_ROLE: Final = "gateway"
 _ROLES: Final = (KEY_ROLE,)
@@ -38,7 +38,7 @@ HEAD_BYTES_MAX: Final = 1 << 20
 
 
 class PutHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a batch goes, and what it is."""
+    """The target of a batch, and its description."""
 
     project: str
     logstore: str
@@ -58,45 +58,45 @@ class PullRequest(msgspec.Struct, frozen=True, array_like=True):
     logstore: str
     shard: int
     start: bytes
-    """A position, as all below."""
+    """A position, like all below."""
     batches_max: int
     bytes_max: int
     wait_ms: int = 0
     heads_only: bool = False
-    """Without the bodies, for who plans what others read."""
+    """Leaves out the bodies: for a planner that divides work among readers."""
 
 
 class PulledHead(msgspec.Struct, frozen=True, array_like=True):
-    """What a pull found; the batches follow, one behind the other."""
+    """The result of a pull; the batches follow, one behind the other."""
 
     next: bytes
     first: bytes
     is_ended: bool
     positions: bytes
-    """Of all batches, one behind the other."""
+    """The positions of all batches, concatenated."""
     sizes: tuple[int, ...]
 
 
 class Pulled(msgspec.Struct, frozen=True):
-    """What a pull found."""
+    """The result of a pull, decoded."""
 
     batches: list[StoredBatch]
     next: Position
     first: Position
-    """The first position that was left to read: above the one asked for where that was freed."""
+    """The first position that is not freed; above the requested one if that was freed."""
     is_ended: bool
     """The shard was split or merged, and nothing follows."""
 
 
 class StreamRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A logstore."""
+    """Names a logstore."""
 
     project: str
     logstore: str
 
 
 class CursorRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A shard's position: its `begin`, its `end`, or as of a time in seconds since 1970."""
+    """Asks for a shard's position: its `begin`, its `end`, or a time in seconds since 1970."""
 
     project: str
     logstore: str
@@ -105,17 +105,17 @@ class CursorRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard, what it holds, and who needs it."""
+    """A shard, the range of its records, and the reader that holds back its truncation."""
 
     shard: Shard
     first: str
-    """A position as decimal text, as those below: JSON has no integers of 128 bits."""
+    """A position as decimal text, like those below: JSON has no 128-bit integers."""
     next: str
     appended_bytes: int
     required: str | None
-    """What the slowest registered reader reads next; None where nobody is registered."""
+    """The next position of the slowest registered reader; None if no reader is registered."""
     required_by: str = ""
-    """That reader."""
+    """The name of that reader."""
 
 
 PUT: Final = Method(MethodNumber.LOGHUB_PUT, "loghub-put", roles=_ROLES)
@@ -161,7 +161,7 @@ def _unframed(payload: Payload) -> tuple[memoryview, memoryview]:
 
 
 class PutRequest(msgspec.Struct, frozen=True, gc=False):
-    """A batch for one shard, under a sequence of its producer."""
+    """A batch for one shard, with its producer's name and sequence."""
 
     project: str
     logstore: str
@@ -172,7 +172,7 @@ class PutRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_put(request: PutRequest) -> list[Buffer]:
-    """In pieces, for a body need not be copied."""
+    """Returns pieces, so that the body is not copied."""
     batch = request.batch
     head = PutHead(
         request.project,
@@ -216,7 +216,7 @@ def decode_pull(payload: Payload) -> PullRequest:
 
 
 def encode_pulled(pulled: Pulled) -> list[Buffer]:
-    """In pieces, for batches need not be copied."""
+    """Returns pieces, so that batches are not copied."""
     batches: Sequence[StoredBatch] = pulled.batches
     head = PulledHead(
         position_to_bytes(pulled.next),
@@ -258,9 +258,9 @@ class GroupCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: int
     checkpoint: str
-    """A cursor; empty where nothing was ever noted."""
+    """A cursor; empty if there is no checkpoint yet."""
     updated_us: int
-    """When, since 1970; 0 for never."""
+    """When it was set, in microseconds since 1970; 0 for never."""
     consumer: str
 
 
@@ -279,7 +279,7 @@ class LogstoreList(msgspec.Struct, frozen=True):
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """The root of all; `answer` is the type of what it is answered with."""
+    """The base of all control calls; `answer` is the type of the answer."""
 
     answer: ClassVar[Any] = None
 
@@ -287,30 +287,30 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknow
 
 
 class CreateProject(Control, frozen=True, kw_only=True):
-    """A new project."""
+    """Creates a project."""
 
     description: str = ""
 
 
 class UpdateProject(Control, frozen=True, kw_only=True):
-    """Change what is given."""
+    """Changes the given values of a project."""
 
     description: str | None = None
     write_bytes_per_s_max: int | None = None
 
 
 class GetProject(Control, frozen=True, kw_only=True):
-    """A project."""
+    """Returns a project."""
 
     answer: ClassVar[Any] = Project
 
 
 class DeleteProject(Control, frozen=True, kw_only=True):
-    """Remove a project without logstores."""
+    """Removes a project that has no logstores."""
 
 
 class ListProjects(Control, frozen=True, kw_only=True):
-    """Projects in which the key has a role."""
+    """Lists the projects in which the key has a role."""
 
     answer: ClassVar[Any] = ProjectList
 
@@ -321,7 +321,7 @@ class ListProjects(Control, frozen=True, kw_only=True):
 
 
 class LogstoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be set; None leaves a thing as it is, or at its default."""
+    """Options of a logstore; None leaves one unchanged, or at its default."""
 
     ttl_days: int | None = None
     retained_bytes_max: int | None = None
@@ -334,7 +334,7 @@ class LogstoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateLogstore(Control, frozen=True, kw_only=True):
-    """A new logstore."""
+    """Creates a logstore."""
 
     logstore: str
     shard_count: int = 2
@@ -343,14 +343,14 @@ class CreateLogstore(Control, frozen=True, kw_only=True):
 
 
 class UpdateLogstore(Control, frozen=True, kw_only=True):
-    """Change what is given."""
+    """Changes the given options of a logstore."""
 
     logstore: str
     options: LogstoreOptions
 
 
 class GetLogstore(Control, frozen=True, kw_only=True):
-    """A logstore."""
+    """Returns a logstore."""
 
     answer: ClassVar[Any] = Logstore
 
@@ -358,13 +358,13 @@ class GetLogstore(Control, frozen=True, kw_only=True):
 
 
 class DeleteLogstore(Control, frozen=True, kw_only=True):
-    """Remove a logstore and all that is in it."""
+    """Removes a logstore and all of its records."""
 
     logstore: str
 
 
 class ListLogstores(Control, frozen=True, kw_only=True):
-    """Names of logstores, in order."""
+    """Lists the names of logstores, in order."""
 
     answer: ClassVar[Any] = LogstoreList
 
@@ -374,7 +374,7 @@ class ListLogstores(Control, frozen=True, kw_only=True):
 
 
 class SplitShard(Control, frozen=True, kw_only=True):
-    """Cut a shard in two: at a key, or in the middle. The shards that it concerns."""
+    """Splits a shard: at a key, or in the middle. Returns the shards that changed."""
 
     answer: ClassVar[Any] = list[Shard]
 
@@ -384,7 +384,7 @@ class SplitShard(Control, frozen=True, kw_only=True):
 
 
 class MergeShard(Control, frozen=True, kw_only=True):
-    """Join a shard with the one whose range follows. The shards that it concerns."""
+    """Merges a shard with the one whose range follows. Returns the shards that changed."""
 
     answer: ClassVar[Any] = list[Shard]
 
@@ -393,15 +393,15 @@ class MergeShard(Control, frozen=True, kw_only=True):
 
 
 class DeleteShard(Control, frozen=True, kw_only=True):
-    """Remove a shard that was split or merged, and what is in it."""
+    """Removes a shard that was split or merged, with its records."""
 
     logstore: str
     shard: int
 
 
 class TruncateShard(Control, frozen=True, kw_only=True):
-    """Let go of all before a position, but for what a registered reader needs; the first that is
-    left. Positions are decimal text.
+    """Frees all batches before a position, except those that a registered reader needs. Returns the
+    first position that is left. Positions are decimal text.
     """
 
     answer: ClassVar[Any] = str
@@ -412,7 +412,7 @@ class TruncateShard(Control, frozen=True, kw_only=True):
 
 
 class CreateConsumerGroup(Control, frozen=True, kw_only=True):
-    """A new consumer group."""
+    """Creates a consumer group."""
 
     logstore: str
     group: str
@@ -421,7 +421,7 @@ class CreateConsumerGroup(Control, frozen=True, kw_only=True):
 
 
 class UpdateConsumerGroup(Control, frozen=True, kw_only=True):
-    """Change what is given."""
+    """Changes the given values of a consumer group."""
 
     logstore: str
     group: str
@@ -430,14 +430,14 @@ class UpdateConsumerGroup(Control, frozen=True, kw_only=True):
 
 
 class DeleteConsumerGroup(Control, frozen=True, kw_only=True):
-    """Remove a consumer group and its checkpoints."""
+    """Removes a consumer group and its checkpoints."""
 
     logstore: str
     group: str
 
 
 class ListConsumerGroups(Control, frozen=True, kw_only=True):
-    """The consumer groups of a logstore."""
+    """Lists the consumer groups of a logstore."""
 
     answer: ClassVar[Any] = list[ConsumerGroupView]
 
@@ -445,7 +445,7 @@ class ListConsumerGroups(Control, frozen=True, kw_only=True):
 
 
 class Heartbeat(Control, frozen=True, kw_only=True):
-    """A consumer lives, and holds these shards; those that it may read."""
+    """Says that a consumer is alive and holds these shards; returns the shards that it may read."""
 
     answer: ClassVar[Any] = list[int]
 
@@ -456,7 +456,7 @@ class Heartbeat(Control, frozen=True, kw_only=True):
 
 
 class SetCheckpoint(Control, frozen=True, kw_only=True):
-    """Note how far a shard was read; refused where another has the shard, unless forced."""
+    """Sets a shard's checkpoint; refused if another consumer has the shard, unless forced."""
 
     logstore: str
     group: str
@@ -467,7 +467,7 @@ class SetCheckpoint(Control, frozen=True, kw_only=True):
 
 
 class GetCheckpoints(Control, frozen=True, kw_only=True):
-    """How far one shard was read, or all of them."""
+    """Returns the checkpoint of one shard, or of all."""
 
     answer: ClassVar[Any] = list[GroupCheckpoint]
 
@@ -520,7 +520,7 @@ def encode_control_answer(answer: Any) -> bytes:
 
 
 def decode_control_answer(control: AnyControl, payload: Payload) -> Any:
-    """As the call's `answer` says."""
+    """Decodes an answer into the call's `answer` type."""
     try:
         return msgspec.msgpack.decode(payload, type=control.answer)
     except _UNREADABLE as error:
@@ -533,7 +533,7 @@ def encode_cursor(position: int) -> str:
 
 
 def decode_cursor(text: str) -> Position:
-    """`InvalidCursor` for what no gateway ever gave."""
+    """`InvalidCursor` for a text that no gateway makes."""
     try:
         digits = base64.b64decode("".join(text.split()), validate=True).decode("ascii")
         return parse_position(digits)

@@ -1,6 +1,6 @@
-"""The columns of a logstore's records in Arrow's types, and those that a query wants of them.
+"""The columns of a logstore's records in Arrow's types, and the columns that a query wants.
 
-The schema of `schema` without Spark: what the archive has, and what is read without Spark.
+It is the schema of `schema` without Spark: for the archive, and for reads without Spark.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ class Column(Enum):
     TAGS = "tags"
     CONTENTS = "contents"
     RAW = "raw"
-    """A batch that cannot be read, as it is stored; null else."""
+    """A batch that cannot be decoded, in its stored form; else null."""
     SHARD = "shard"
     POSITION = "position"
-    """Of the record's batch, 16 bytes in order."""
+    """The position of the record's batch, 16 bytes that sort in order."""
     INDEX = "index"
-    """The record in its batch."""
+    """The record's number in its batch."""
     HEADERS = "headers"
-    """What is known of the batch: received_ms, format, codec, records."""
+    """The head of the batch: received_ms, format, codec, records."""
 
 
 ARROW_TYPES: Final[dict[Column, Any]] = {
@@ -46,7 +46,7 @@ ARROW_TYPES: Final[dict[Column, Any]] = {
     Column.POSITION: pyarrow.binary(),
     Column.INDEX: pyarrow.int32(),
 }
-"""Of those that every record has; `headers` is for Spark's source alone."""
+"""The types of the columns of every record; only Spark's source has `headers`."""
 
 CONTENT_TYPES: Final[dict[str, Any]] = {
     "string": pyarrow.string(),
@@ -59,15 +59,15 @@ CONTENT_TYPES: Final[dict[str, Any]] = {
     "date": pyarrow.date32(),
     "timestamp": pyarrow.timestamp("us", "UTC"),
 }
-"""What a content may be read as, by the names that SQL has."""
+"""The types that a content may be cast to, by their SQL names."""
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One column of what a query gets: one of all logstores', or a content."""
+    """One column of a query's result: a column of all logstores, or a content."""
 
     name: str
     type: Any
-    """Arrow's."""
+    """The type in Arrow."""
     column: Column | None
     content: str = ""
 
@@ -77,7 +77,7 @@ class Projection(msgspec.Struct, frozen=True):
 
     fields: list[Field]
     schema: Any
-    """Arrow's, exactly as Spark expects it."""
+    """Arrow's schema, exactly as Spark expects it."""
 
     @property
     def columns(self) -> set[Column]:
@@ -85,7 +85,7 @@ class Projection(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> frozenset[str] | None:
-        """The contents that are wanted; None for all of them."""
+        """Returns the wanted contents; None for all of them."""
         if Column.CONTENTS in self.columns:
             return None
         return frozenset(each.content for each in self.fields if each.column is None)
@@ -106,8 +106,8 @@ ALL: Final = tuple(WantedColumns(column.value, None) for column in ARROW_TYPES)
 
 
 def wanted_columns(given: Sequence[str]) -> tuple[WantedColumns, ...]:
-    """From `time` or `status int`: a column of all logstores, or a content with its type, which is
-    string unless it is said; `InvalidInput` for what is neither.
+    """Parses `time` or `status int`: a column of all logstores, or a content with its type, by
+    default string; `InvalidInput` for anything else.
     """
     found = tuple(_wanted(each) for each in given)
     names = [each.name for each in found]
@@ -135,7 +135,7 @@ def _wanted(text: str) -> WantedColumns:
 
 
 def projection_for(wanted: Sequence[WantedColumns]) -> Projection:
-    """As Spark's source would have it for a schema of these columns."""
+    """Returns the projection that Spark's source uses for a schema of these columns."""
     fields = []
     for each in wanted:
         if each.type is None:

@@ -1,4 +1,4 @@
-"""`ConnectionCache`: a process's connections, each kept for the next task that needs the same.
+"""`ConnectionCache`: a process's connections, each kept for the next task that needs it.
 
 A Python worker of Spark runs one task after the other.
 """
@@ -22,7 +22,7 @@ Connection = TypeVar("Connection", bound=_Closable)
 
 
 class ConnectionCache(Generic[Access, Connection]):
-    """Connections by what they are made of; they are closed at the end of the process."""
+    """Connections by their parameters; they are closed at the end of the process."""
 
     def __init__(self, connect: Callable[[Access], Connection]) -> None:
         self._connect = connect
@@ -31,9 +31,9 @@ class ConnectionCache(Generic[Access, Connection]):
         atexit.register(self.close)
 
     def get(self, access: Access) -> Connection:
-        """One that is there already, or a new one."""
+        """Returns a cached connection, or a new one."""
         if self._process != os.getpid():
-            # A process that was forked has no thread of its parent's.
+            # A forked process does not have its parent's threads.
             self._process = os.getpid()
             self._kept.pop_all()
         found = self._kept.get(access)
@@ -44,7 +44,7 @@ class ConnectionCache(Generic[Access, Connection]):
         return found
 
     def close(self) -> None:
-        """Close all of this process."""
+        """Closes all connections of this process."""
         if self._process == os.getpid():
             for each in self._kept.pop_all():
                 each.close()

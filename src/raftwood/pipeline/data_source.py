@@ -1,11 +1,11 @@
-"""What Spark knows as the formats `loghub` and `zeppelin`.
+"""The Spark formats `loghub` and `zeppelin`.
 
     spark.read.format("loghub").options(**access).load("web/access")
     frame.writeStream.format("loghub").options(**access).start("web/errors")
     frame.writeStream.format("zeppelin").options(**access, key="user:{id}", ttlSeconds=3600).start()
 
-Spark loads this file in every process that only looks for a format's name, so that what reads and
-writes is loaded where it is asked for.
+Spark loads this file in every process that looks for a format's name, so readers and writers are
+imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`Hub`: one logstore as Spark's processes reach it, without an event loop of their own.
+"""`Hub`: a connection to one logstore for Spark's processes, which have no event loop.
 
 A Python worker of Spark runs one task after the other, so a connection is kept for the next one.
 """
@@ -35,12 +35,12 @@ from raftwood.pipeline.options import StreamAccess
 
 PULL_BATCHES_MAX: Final = 4_096
 HEADS_BYTES_MAX: Final = 8 << 20
-"""Of the batches whose heads are asked for: the gateway reads them whole."""
+"""Limit of batches in a request for heads: the gateway reads them whole."""
 _ATTEMPT_MS: Final = 10_000
 
 
 class Hub:
-    """Use `connected`, or `connect` and `close`."""
+    """Call `connected`, or `connect` and `close`."""
 
     def __init__(self, access: StreamAccess, thread: LoopThread, gateways: Gateways) -> None:
         self._access = access
@@ -50,7 +50,7 @@ class Hub:
 
     @classmethod
     def connect(cls, access: StreamAccess) -> Self:
-        """Where a gateway has answered."""
+        """Connects, and returns once a gateway has answered."""
         hub_access = HubAccess(
             addresses=access.gateways,
             access_key=access.access_key,
@@ -78,13 +78,13 @@ class Hub:
         self._thread.stop(self._gateways.close)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        """Start some work on the client's loop."""
+        """Starts some work on the client's loop."""
         return self._thread.begin(work)
 
-    # What a logstore is
+    # The logstore
 
     def details(self) -> list[ShardDetail]:
-        """Every shard, with its first position and the one behind its last."""
+        """Returns every shard, with its first position and the one behind its last."""
         return self._thread.call(
             self._gateways.ask(DESCRIBE, self._stream(), timeout_ms=self._access.timeout_ms)
         )
@@ -93,7 +93,7 @@ class Hub:
         return await self._gateways.ask(SHARDS, self._stream(), timeout_ms=self._access.timeout_ms)
 
     def cursor(self, shard: int, time_s: int) -> Position:
-        """Of the first batch received at a time or later."""
+        """Returns the position of the first batch received at a time or later."""
         request = CursorRequest(self._access.project, self._access.logstore, shard, time_s)
         found = self._thread.call(
             self._gateways.ask(CURSOR, request, timeout_ms=self._access.timeout_ms)
@@ -104,7 +104,7 @@ class Hub:
         return StreamRequest(self._access.project, self._access.logstore)
 
     def note(self, group: str, positions: Mapping[int, Position]) -> None:
-        """What a consumer group reads next; it is made where there is none yet."""
+        """Sets a consumer group's checkpoints; creates the group if there is none."""
         self._thread.call(self._note(group, positions))
 
     async def _note(self, group: str, positions: Mapping[int, Position]) -> None:
@@ -119,11 +119,11 @@ class Hub:
     # Batches
 
     def begin_pull(self, shard: int, start: Position, *, bytes_max: int) -> "Future[Pulled]":
-        """Ask for the batches of a shard from a position on."""
+        """Begins to pull the batches of a shard from a position on."""
         return self._thread.begin(self._pull(shard, start, bytes_max, heads_only=False))
 
     def heads(self, shard: int, start: Position) -> Pulled:
-        """As a pull, but only the heads of the batches."""
+        """Pulls only the heads of batches."""
         return self._thread.call(self._pull(shard, start, HEADS_BYTES_MAX, heads_only=True))
 
     async def _pull(
@@ -149,7 +149,7 @@ class Hub:
         return decode_pulled(payload)
 
     async def put(self, request: list[Buffer], *, shard: int) -> Position:
-        """Store a batch; it has a producer and a sequence, so that it may be sent twice."""
+        """Stores a batch; its producer and sequence make it safe to send twice."""
         payload = await self._gateways.call(
             PUT,
             request,
@@ -162,8 +162,8 @@ class Hub:
 
 def _connect(access: StreamAccess) -> Hub:
     hub = Hub.connect(access)
-    # After each task Spark has a worker collect its garbage, which takes tens of milliseconds
-    # for all that is loaded: that is not looked at any more.
+    # After each task Spark's worker collects garbage, which takes tens of milliseconds for all
+    # loaded modules: freezing excludes these.
     gc.collect()
     gc.freeze()
     return hub
@@ -171,6 +171,6 @@ def _connect(access: StreamAccess) -> Hub:
 
 _kept = ConnectionCache(_connect)
 connected = _kept.get
-"""This process's connection to a logstore, made where there is none yet."""
+"""Returns this process's connection to a logstore, a new one if there is none."""
 disconnect = _kept.close
-"""Close this process's connections."""
+"""Closes this process's connections."""

@@ -1,19 +1,19 @@
-"""What a query has read, and what it reads next: offsets and the rules of planning. No I/O.
+"""Offsets of a query, what it has read and reads next, and the rules of planning. No I/O.
 
-An offset has a position for every shard that is known, behind what was read of it. A shard is read
-once all of its parents were read to their ends, so what one key was given comes in order from one
-micro-batch to the next; and each position is read once, for what a micro-batch reads is what lies
-between two offsets. A shard that has come since the last offset is only noted in the next one, and
-read from there on.
+An offset has a position for every known shard, behind what was read of it. A shard is read after
+all of its parents were read to their ends, so records of one key come in order from one micro-batch
+to the next. Each position is read once, because a micro-batch reads what lies between two offsets.
+A shard that is new since the last offset is only recorded in the next one, and read from there on.
 
-`RowAdmission` says how far a micro-batch goes that may have so many rows: the shards share them.
+`RowAdmission` limits a micro-batch to a number of rows, which the shards share.
 
     admission = RowAdmission(ranges, rows_max)
     while (wanted := admission.wanted()) is not None:
         admission.found(wanted.shard, steps, following)
     admission.ends()
 
-Batches are taken whole. The first of all is taken however large it is, or nothing would ever go on.
+Batches are taken whole. The very first one is taken however large it is, or there would be no
+progress.
 """
 
 from collections import deque
@@ -29,22 +29,22 @@ from raftwood.loghub.errors import RecordsFreed
 
 
 class ShardExtent(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard as the planning sees it."""
+    """A shard in the planning."""
 
     id: int
     parents: tuple[int, ...] = ()
     first: Position
-    """The first that can be read."""
+    """The first position that can be read."""
     next: Position
-    """Behind the last."""
+    """The position behind the last."""
     is_ended: bool = False
     """It was split or merged: nothing comes behind `next`."""
     parent_ends: tuple[Position, ...] = ()
-    """Where its parents ended, in their order; empty where that is not known."""
+    """Where its parents ended, in their order; empty if that is unknown."""
 
 
 def ends_of_parents(shards: Iterable[ShardExtent]) -> dict[int, Position]:
-    """Where shards ended that may be gone, as their children know it."""
+    """Returns the ends of shards that may be gone, as recorded in their children."""
     return {
         parent: end
         for each in shards
@@ -53,7 +53,7 @@ def ends_of_parents(shards: Iterable[ShardExtent]) -> dict[int, Position]:
 
 
 class ShardRange(msgspec.Struct, frozen=True):
-    """What one task reads: a shard's positions from `begin` on, below `end`."""
+    """The work of one task: a shard's positions from `begin` on, below `end`."""
 
     shard: int
     begin: Position
@@ -61,19 +61,20 @@ class ShardRange(msgspec.Struct, frozen=True):
 
 
 class StreamOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """As Spark keeps it in a query's checkpoint."""
+    """An offset in the form of a query's checkpoint in Spark."""
 
     positions: Mapping[int, Position]
     ended: frozenset[int] = frozenset()
-    """Shards that were read to their ends, for ever."""
+    """Shards that were read to their ends, for good."""
     skipped: int = 0
     """How often records were freed before they were read."""
     partitions_min: int = 1
-    """As it was when the micro-batch before this offset was planned: run again, it has to be cut
-    as it was, or what it writes would not be recognized."""
+    """The setting with which the micro-batch before this offset was planned: a repeated run must
+    cut ranges the same way, or its writes would not be recognized.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """In one order always: Spark compares offsets as text."""
+        """Sorts everything: Spark compares offsets as text."""
         return {
             "shards": {str(shard): str(self.positions[shard]) for shard in sorted(self.positions)},
             "ended": sorted(self.ended),
@@ -97,14 +98,14 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
     def is_readable(self, shard: ShardExtent) -> bool:
-        """Whether all that comes before a shard was read; parents that were gone when the query
-        began are not waited for.
+        """Whether all records before a shard were read; does not wait for parents that were gone
+        when the query began.
         """
         return all(parent in self.ended or parent not in self.positions for parent in shard.parents)
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Positions of a shard that can no longer be read; `end` is None where all of it is gone."""
+    """Positions of a shard that can no longer be read; `end` is None if the whole shard is gone."""
 
     shard: int
     begin: Position
@@ -117,7 +118,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def initial_offset(shards: Iterable[ShardExtent], starts: Mapping[int, Position]) -> StreamOffset:
-    """Where a new query begins: `starts`, and where these say nothing, with what is there."""
+    """Returns the offset of a new query: `starts`, and the first position for shards not in it."""
     positions = {each.id: starts.get(each.id, each.first) for each in shards}
     return _with_ends(StreamOffset(positions=positions), {each.id: each for each in shards})
 
@@ -128,7 +129,7 @@ def losses(
     *,
     caps: Mapping[int, Position] | None = None,
 ) -> list[Loss]:
-    """What was to be read next, and is gone; with `caps`, what is to be read up to these."""
+    """Returns what was to be read next and is gone; with `caps`, only up to these."""
     known = {each.id: each for each in shards}
     ends = ends_of_parents(known.values())
     found = []
@@ -142,7 +143,7 @@ def losses(
         elif position < view.first:
             found.append(Loss(shard, position, view.first))
     newest = max(start.positions, default=-1)
-    # Shards that came and went since are named by their children alone.
+    # Shards that came and went meanwhile are known only from their children.
     unseen = {
         parent
         for view in known.values()
@@ -156,8 +157,8 @@ def losses(
 def _is_done(
     shard: int, position: Position, view: ShardExtent | None, caps: Mapping[int, Position] | None
 ) -> bool:
-    """Whether nothing is to be read of a shard; one that was gone before the caps were made has
-    none, and is to be told of all the same.
+    """Whether nothing is left to read of a shard. A shard that was gone before the caps were made
+    has no cap, and its loss is reported all the same.
     """
     if caps is None:
         return False
@@ -178,7 +179,7 @@ def available(
     *,
     caps: Mapping[int, Position] | None = None,
 ) -> dict[int, ShardRange]:
-    """All that the next micro-batch may read: of each shard that is readable, what is there.
+    """Returns all that the next micro-batch may read: for each readable shard, what is there.
 
     With `caps`, nothing behind these, and nothing of other shards.
     """
@@ -200,7 +201,7 @@ def advanced(
     *,
     caps: Mapping[int, Position] | None = None,
 ) -> StreamOffset:
-    """The offset behind a micro-batch that reads each shard up to its end."""
+    """Returns the offset behind a micro-batch that reads each shard up to its end."""
     known = {each.id: each for each in shards}
     positions = dict(start.positions)
     for shard, end in ends.items():
@@ -216,7 +217,8 @@ def advanced(
         if shard not in known and start.positions.get(shard, Position(-1)) >= end
     )
     for loss in lost:
-        # Noted once: from then on it is a shard that was read to its end, or from its first on.
+        # Recorded once: from then on the shard counts as read to its end, or begins at its first
+        # position.
         if loss.end is None:
             positions.setdefault(loss.shard, loss.begin)
         else:
@@ -232,9 +234,10 @@ def advanced(
 
 
 def _with_ends(offset: StreamOffset, known: Mapping[int, ShardExtent]) -> StreamOffset:
-    """Parents have smaller numbers than their children: one pass finds all that have ended.
+    """Marks the shards that were read to their ends. Parents have smaller numbers than their
+    children, so one pass finds all.
 
-    A shard without a record has not ended before its parents have, or its children would begin.
+    A shard without a record must not end before its parents, or its children would begin.
     """
     for shard, position in sorted(offset.positions.items()):
         view = known.get(shard)
@@ -249,7 +252,7 @@ def _with_ends(offset: StreamOffset, known: Mapping[int, ShardExtent]) -> Stream
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[ShardRange]:
-    """What lies between two offsets; the same for the same two, always."""
+    """Returns what lies between two offsets; always the same for the same two."""
     return [
         ShardRange(shard, start.positions[shard], position)
         for shard, position in sorted(end.positions.items())
@@ -258,7 +261,7 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[ShardRange]:
 
 
 def divided(wanted: Sequence[ShardRange], count: int) -> list[ShardRange]:
-    """Ranges cut into so many at least, where they have that many positions."""
+    """Cuts ranges into at least `count`, if they have that many positions."""
     total = sum(each.end - each.begin for each in wanted)
     if len(wanted) >= count or not total:
         return list(wanted)
@@ -276,20 +279,20 @@ def _number(view: ShardExtent) -> int:
 
 
 class AdmissionStep(msgspec.Struct, frozen=True):
-    """One batch: where it stands, and how many rows it has."""
+    """One batch: its position, and the number of its rows."""
 
     position: Position
     rows: int
 
 
 class _Progress(msgspec.Struct):
-    """One shard's."""
+    """The progress of one shard."""
 
     range: ShardRange
     position: Position
-    """Behind what was taken."""
+    """The position behind what was taken."""
     asked: Position
-    """Behind what is known."""
+    """The position behind the batches that were looked up."""
     known: deque[AdmissionStep] = msgspec.field(default_factory=deque)
     is_full: bool = False
     """Its next batch has no room."""
@@ -300,7 +303,7 @@ class _Progress(msgspec.Struct):
 
 
 class RowAdmission:
-    """One micro-batch being planned."""
+    """Plans one micro-batch."""
 
     def __init__(self, ranges: Mapping[int, ShardRange], rows_max: int) -> None:
         self._shards = {
@@ -310,7 +313,7 @@ class RowAdmission:
         self._has_any = False
 
     def wanted(self) -> ShardRange | None:
-        """Of which shard the next batches are to be looked up; None once all is decided.
+        """Returns the shard whose next batches to look up; None once all is decided.
 
         Shards take turns, a batch each, so that none waits for another to be read.
         """
@@ -327,7 +330,7 @@ class RowAdmission:
                 return None
 
     def found(self, shard: int, steps: Sequence[AdmissionStep], following: Position) -> None:
-        """The batches of a shard from where it was asked for, and where the next ones begin."""
+        """Takes in the batches of a shard from the asked position on, and the next position."""
         progress = self._shards[shard]
         progress.known.extend(each for each in steps if each.position < progress.range.end)
         progress.asked = min(max(following, progress.asked), progress.range.end)
@@ -348,5 +351,5 @@ class RowAdmission:
             progress.position = progress.asked
 
     def ends(self) -> dict[int, Position]:
-        """How far each shard is read."""
+        """Returns how far each shard is read."""
         return {shard: each.position for shard, each in self._shards.items()}

@@ -1,4 +1,4 @@
-"""What a user says with `.option(...)`: read once, checked, and handed on as a struct."""
+"""Options that a user sets with `.option(...)`: parsed once, checked, and passed on as a struct."""
 
 import os
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from raftwood.loghub.model import check_stream_names
 KEY_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY"
 SECRET_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"  # noqa: S105 (its name)
 GATEWAYS_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS"
-"""As `raftwood standalone` prints them, and the commands read them."""
+"""Set by the output of `raftwood standalone`; the commands read it."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _EARLIEST_NUMBER: Final = -2
 _LATEST_NUMBER: Final = -1
-"""As the offsets of Kafka's connector have them."""
+"""As in the offsets of Kafka's connector."""
 _Number = TypeVar("_Number", int, None)
 
 Place = str | Position
@@ -57,10 +57,10 @@ _KNOWN: Final = {
 
 
 class ParseMode(StrEnum):
-    """What is done about a batch or a value that cannot be read."""
+    """The treatment of a batch or a value that cannot be decoded."""
 
     PERMISSIVE = "PERMISSIVE"
-    """The batch is one row that has its bytes as `raw`, the value is null."""
+    """The batch becomes one row with its bytes as `raw`; a value becomes null."""
     DROPMALFORMED = "DROPMALFORMED"
     """It is left out."""
     FAILFAST = "FAILFAST"
@@ -68,7 +68,7 @@ class ParseMode(StrEnum):
 
 
 class StreamAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """A logstore and how to reach it."""
+    """A logstore, and the access to it."""
 
     gateways: tuple[str, ...]
     access_key: str
@@ -76,7 +76,7 @@ class StreamAccess(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     logstore: str
     timeout_ms: int = 30_000
-    """How long gateways may be away before a task fails."""
+    """How long all gateways may be unreachable before a task fails."""
 
     def __repr__(self) -> str:
         return f"StreamAccess({self.project}/{self.logstore} at {','.join(self.gateways)})"
@@ -97,12 +97,13 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     pushes_filters: bool = False
     mode: ParseMode = ParseMode.PERMISSIVE
     archive: str | None = None
-    """Where what was truncated can be read."""
+    """The archive that has truncated records."""
     group: str | None = None
     """A consumer group whose checkpoints follow a streaming query, so that nothing is truncated
-    that it is still to read."""
+    that it has still to read.
+    """
     shards: tuple[int, ...] | None = None
-    """These alone; None for all."""
+    """Only these shards; None for all."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +114,11 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one key go to one shard, in order."""
     codec: Codec = Codec.LZ4
     transaction: tuple[str, int] | None = None
-    """Who writes, and which time: a batch write that says the same again stores nothing twice."""
+    """An application and its version: a batch write that repeats both stores nothing twice."""
 
 
 class OptionReader:
-    """Options by name in any case, each with what it may be."""
+    """Reads options by name in any case, and checks their values."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class OptionReader:
 
 
 def stream_access(given: OptionReader) -> StreamAccess:
-    """`load("project/logstore")` says both names as well."""
+    """`load("project/logstore")` also sets both names."""
     path = given.optional("path")
     project, logstore = given.optional("project"), given.optional("logstore")
     if path is not None:
@@ -203,7 +204,7 @@ def access_to(
     access_secret: str | None = None,
     timeout_ms: int | None = None,
 ) -> StreamAccess:
-    """A logstore by its path, `project/logstore`; the rest is the environment's unless given."""
+    """Returns the access to `project/logstore`; what is not given comes from the environment."""
     given = {
         "path": path,
         "gateways": gateways,
@@ -264,7 +265,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def transaction_of(given: OptionReader) -> tuple[str, int] | None:
-    """Who writes a batch, and which time."""
+    """Returns the application and the version of a batch write."""
     application, version = given.optional("txnAppId"), given.number("txnVersion", None, least=0)
     if (application is None) != (version is None):
         raise InvalidConfiguration("txnAppId and txnVersion go together: give both, or neither")
@@ -272,9 +273,7 @@ def transaction_of(given: OptionReader) -> tuple[str, int] | None:
 
 
 def offsets_option(name: str, text: str) -> str | dict[int, Place]:
-    """`earliest`, `latest`, or JSON: {"0": "1234", "1": "earliest"}, as an offset's
-    `shards`.
-    """
+    """Parses `earliest`, `latest`, or JSON such as {"0": "1234", "1": "earliest"}."""
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
     try:

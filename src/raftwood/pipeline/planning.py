@@ -1,7 +1,7 @@
-"""Where a query begins and ends: asks LogHub, and leaves the deciding to the rules of `offsets`.
+"""Plans where a query begins and ends: asks LogHub, and decides by the rules of `offsets`.
 
-`QuerySpace` has the positions that a query may read, those of the logs and those of the archive
-below; without an archive it is the logs' alone.
+`QuerySpace` has the positions that a query may read: those of the logs, and below them those of the
+archive, if there is one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raftwood.pipeline.archive.manifest import ArchiveLog
 
 _ROW_BYTES_GUESSED: Final = 256
-"""Of a batch whose records nobody counted."""
+"""Assumed for a batch whose records were not counted."""
 
 
 def shard_views(details: Iterable[ShardDetail]) -> list[ShardExtent]:
@@ -43,8 +43,8 @@ def shard_views(details: Iterable[ShardDetail]) -> list[ShardExtent]:
 def placed(
     name: str, views: Iterable[ShardExtent], given: str | Mapping[int, Place]
 ) -> dict[int, Position]:
-    """`earliest`, `latest` or positions by shard; shards that are not named begin at their first
-    position, and end behind their last.
+    """Resolves `earliest`, `latest` or positions by shard. Shards that are not named begin at their
+    first position, and end behind their last.
     """
     known = {each.id: each for each in views}
     if isinstance(given, str):
@@ -71,8 +71,8 @@ def admitted(
     rows_max: int,
     archived: Callable[[ShardRange], tuple[list[AdmissionStep], Position] | None],
 ) -> dict[int, Position]:
-    """How far each shard is read, with so many rows together; `archived` says what there is of a
-    range without asking the log, and where that goes on.
+    """Returns how far each shard is read for at most `rows_max` rows in all. `archived` returns the
+    steps of an archived range without asking the log, and the position behind them.
     """
     admission = RowAdmission(wanted, rows_max)
     while (asked := admission.wanted()) is not None:
@@ -84,7 +84,7 @@ def admitted(
         steps = [AdmissionStep(each.position, _rows(each)) for each in pulled.batches]
         following = asked.end if pulled.is_ended else max(pulled.next, pulled.first)
         if following <= asked.begin:
-            following = asked.end  # what is not there yet is no reason to wait
+            following = asked.end  # do not wait for what is not there yet
         admission.found(asked.shard, steps, following)
     return admission.ends()
 
@@ -93,12 +93,12 @@ def _rows(stored: StoredBatch) -> int:
     try:
         head = decode_head(stored.data)
     except StoreError:
-        return 1  # what cannot be read is one row at the most
+        return 1  # a batch that cannot be decoded is at most one row
     return head.records or max(1, head.raw_bytes // _ROW_BYTES_GUESSED)
 
 
 class QuerySpace:
-    """One for a query; look at it with `views` first."""
+    """The positions that one query may read; call `views` first."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -107,7 +107,7 @@ class QuerySpace:
         self._log_firsts: dict[int, Position] = {}
 
     def views(self, hub: Hub) -> list[ShardExtent]:
-        """All shards as they are now, those that are in the archive alone as ended ones."""
+        """Returns all shards as they are now; shards that only the archive has count as ended."""
         found, shards = self._all(hub), self._options.shards
         return [each for each in found if shards is None or each.id in shards]
 
@@ -115,7 +115,7 @@ class QuerySpace:
         options = self._options
         if options.archive is None:
             return shard_views(hub.details())
-        # Loaded here, for most queries need none of it.
+        # Imported here, because most queries need none of it.
         from raftwood.pipeline.archive.reader import (  # noqa: PLC0415
             look,
             open_archive,
@@ -128,16 +128,16 @@ class QuerySpace:
         return [cut.view() for cut in found.cuts]
 
     def starts(self, hub: Hub, views: Iterable[ShardExtent]) -> dict[int, Position]:
-        """Where a new query begins in each shard."""
+        """Returns where a new query begins in each shard."""
         time_s = self._options.starting_s
         if time_s is None:
             return placed("startingOffsets", views, self._options.starting)
         return {each.id: self._start(hub, each, time_s) for each in views}
 
     def _start(self, hub: Hub, view: ShardExtent, time_s: int) -> Position:
-        """By receipt in the log, and in the archive by records' own times, a file at a time."""
+        """Finds a time: by receipt in the log, in the archive by records' own times, per file."""
         cursor = view.next
-        with suppress(ShardNotFound):  # it is in the archive alone
+        with suppress(ShardNotFound):  # only the archive has it
             cursor = hub.cursor(view.id, time_s)
         if cursor > self._log_firsts.get(view.id, cursor):
             return cursor
@@ -148,11 +148,11 @@ class QuerySpace:
     def admitted(
         self, hub: Hub, wanted: Mapping[int, ShardRange], rows_max: int
     ) -> dict[int, Position]:
-        """How far each shard is read, with so many rows together; archived files as a whole."""
+        """Returns how far each shard is read for so many rows; archived files count whole."""
         return admitted(hub, wanted, rows_max, self._archived)
 
     def _archived(self, asked: ShardRange) -> tuple[list[AdmissionStep], Position] | None:
-        """The steps of what is in the archive; None where the log is to be asked."""
+        """Returns the steps of an archived range; None if the log has it."""
         found = self._manifest.shards.get(asked.shard)
         if found is None or found.end <= asked.begin:
             return None

@@ -18,18 +18,18 @@ from raftwood.pipeline.record_batches import Projector
 
 PULL_BYTES_MAX: Final = 4 << 20
 ROWS_MIN: Final = 4_096
-"""Of a record batch: smaller ones are joined, for each costs Spark something by itself."""
+"""Smaller record batches are joined, because each one costs Spark some work."""
 BYTES_MIN: Final = 4 << 20
 _PAUSE_S: Final = 0.05
-"""Where what was planned is not there yet: by another leader, for a moment."""
+"""The pause if planned batches are not there yet, for a moment, on another leader."""
 _log = get_logger("pipeline")
 
 
 def read_range(
     options: SourceOptions, projection: Projection, wanted: ShardRange, hub: Hub | None = None
 ) -> Iterator[Any]:
-    """Record batches of about `ROWS_MIN` rows or more; what the log has no more is taken from the
-    archive, if there is one.
+    """Yields record batches of about `ROWS_MIN` rows or more; reads what the log no longer has from
+    the archive, if there is one.
     """
     projector = Projector(projection, options.mode, wanted.shard)
     gathered: list[Any] = []
@@ -62,8 +62,8 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def _archived(options: SourceOptions, projection: Projection, wanted: ShardRange) -> Iterator[Any]:
-    """It was truncated after it was archived, so that a look at the archive now finds it."""
-    # Loaded here, for most tasks need none of it.
+    """Reads an archived range: it was truncated after that, so the archive has it now."""
+    # Imported here, because most tasks need none of it.
     from raftwood.pipeline.archive.reader import check_archived, history, open_archive  # noqa: PLC0415
 
     assert options.archive is not None
@@ -77,8 +77,8 @@ def _archived(options: SourceOptions, projection: Projection, wanted: ShardRange
 def _stored(
     hub: Hub, options: SourceOptions, wanted: ShardRange
 ) -> Iterator[StoredBatch | ShardRange]:
-    """The batches of a range, and ranges that the archive is to have; the next pull is under way
-    while one is dealt with.
+    """Yields the batches of a range, and ranges to read from the archive; the next pull is under
+    way while the caller processes one.
     """
     position, end = wanted.begin, wanted.end
     if position >= end:

@@ -2,8 +2,8 @@
 
     raftwood.read("web", "access", archive="s3://lake/access", columns=["time", "status int"])
 
-History comes from the archive's files, the tail from the log; each record from one of the two, also
-while the logstore is archived and truncated.
+History comes from the archive's files, the tail from the log. Each record comes from one of the
+two, even while the logstore is archived and truncated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ENGINES: Final = ("arrow", "pandas", "polars", "spark")
 Bound = datetime | float | str | Mapping[int, int]
-"""A time (aware, or in seconds since 1970, or as ISO 8601 has it), or positions by shard."""
+"""A time (aware, in seconds since 1970, or as ISO 8601), or positions by shard."""
 
 
 class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read, checked."""
+    """A checked query."""
 
     options: SourceOptions
     columns: tuple[WantedColumns, ...]
@@ -76,11 +76,11 @@ def read(
     skips_freed: bool = False,
     mode: str = "PERMISSIVE",
 ) -> Any:
-    """A table of Arrow, pandas or Polars, or a DataFrame of Spark.
+    """Returns a table of Arrow, pandas or Polars, or a DataFrame of Spark.
 
-    `start` and `end` (before which it ends) are times of records, or positions by shard. `columns`
-    are those of all logstores, and contents with their types: `status int`; without them it is all
-    that every record has. Gateways and the access key are those of the environment unless given.
+    `start` and `end` (exclusive) are times of records, or positions by shard. `columns` are those
+    of all logstores, and contents with their types, such as `status int`; the default is all that
+    every record has. Gateways and the access key come from the environment unless given.
     """
     if engine not in ENGINES:
         raise InvalidInput(f"engine is {engine!r}: give one of {', '.join(ENGINES)}")
@@ -114,7 +114,7 @@ def _time_us(name: str, given: Bound | None) -> int | None:
     if isinstance(given, int | float):
         return round(given * 1_000_000)
     moment = _parsed(name, given) if isinstance(given, str) else given
-    # What has no zone is UTC, as all times of a pipeline are.
+    # A time without a zone is UTC, like all times of a pipeline.
     aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
@@ -151,7 +151,7 @@ def _table(request: ReadQuery) -> Any:
 
 
 def _batches(request: ReadQuery, projection: Projection, hub: Hub) -> Iterator[Any]:
-    """Shard by shard, each in its order; children come behind their parents."""
+    """Reads shard by shard, each in its order; children come behind their parents."""
     options = request.options
     archive = None
     if options.archive is not None:

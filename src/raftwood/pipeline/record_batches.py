@@ -1,9 +1,9 @@
-"""Stored batches as the record batches that a query asked for, in its columns and types.
+"""Decodes stored batches to the record batches of a query, in its columns and types.
 
-The records of one stored batch are columns, whichever form they are stored in; nothing is decoded
-before it is asked for, but for the places of a LogGroup's fields. Contents are cast as Spark's
-readers of text do it: all values of a batch at once; where one of them is no such value, one by
-one, and the mode decides.
+The records of one stored batch become columns, whatever form they are stored in; only requested
+columns are decoded, apart from the places of a LogGroup's fields. Contents are cast like Spark's
+readers of text do it: all values of a batch at once, and one by one if a value is invalid; then the
+mode decides.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -45,13 +45,13 @@ def _cut(key: Hashable, length: int, make: Callable[[], Any]) -> Any:
 
 
 def repeated(value: str | int, kind: Any, count: int) -> Any:
-    """A value so many times."""
+    """Returns an array that repeats a value `count` times."""
     key = ("value", value, kind)
     return _cut(key, count, lambda: pyarrow.repeat(pyarrow.scalar(value, kind), count))
 
 
 def steps(step: int, count: int) -> Any:
-    """So many numbers of 32 bits from 0 on."""
+    """Returns `count` 32-bit numbers from 0 on."""
     key = ("steps", step)
     return _cut(key, count, lambda: pyarrow.array(_numbers(count) * numpy.int32(step)))
 
@@ -61,7 +61,7 @@ def _numbers(count: int) -> Any:
 
 
 def repeated_names(names: tuple[str, ...], count: int) -> Any:
-    """All names in turn, so many times."""
+    """Returns all names in turn, `count` times."""
 
     def make() -> Any:
         which = numpy.tile(_numbers(len(names)), count)
@@ -89,7 +89,7 @@ class StoredRows(Protocol):
 
 
 def rows_of(data: Buffer, head: StoredHead, keys: frozenset[str] | None) -> Iterator[StoredRows]:
-    """Of a whole stored batch; `InvalidInput` for what cannot be read."""
+    """Decodes a whole stored batch; `InvalidInput` if it is invalid."""
     body = memoryview(data)[HEAD_BYTES:]
     raw = decompress(body, head.codec, raw_bytes=head.raw_bytes, raw_bytes_max=head.raw_bytes)
     if head.format is Format.LOG_GROUP:
@@ -104,12 +104,12 @@ def _group(raw: Buffer, keys: frozenset[str] | None) -> "StoredRows":
     try:
         return GroupRows(columns_of(raw, keys=wanted))
     except TooLarge:
-        # Records whose keys are all different make no table, but they can be read.
+        # Records whose keys are all different make no table, but can be read.
         return RecordRows(raw)
 
 
 def as_text(values: Any) -> Any:
-    """Any column as text; what is not UTF-8 is replaced."""
+    """Returns any column as text; replaces what is not UTF-8."""
     kind = values.type
     if kind == STRING:
         return values
@@ -177,7 +177,7 @@ class ArrowRows:
         if place is None:
             return pyarrow.repeat(received, self.count)
         column = self._batch.column(place)
-        if types.is_integer(column.type):  # whole seconds, as SLS has them
+        if types.is_integer(column.type):  # whole seconds, as in SLS
             column = pyarrow.compute.multiply(column.cast(pyarrow.int64()), 1_000_000)
         elif types.is_timestamp(column.type) and column.type.tz is None:
             column = column.cast(pyarrow.timestamp(column.type.unit, "UTC"))
@@ -261,7 +261,7 @@ _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 def cast_text(values: Any, field: Field, mode: ParseMode) -> tuple[Any, Any | None]:
-    """The values in a field's type, and which rows stay where some are to be dropped."""
+    """Casts the values to a field's type; returns also which rows to keep, or None for all."""
     kind = field.type
     if values.type == kind:
         return values, None
@@ -291,7 +291,7 @@ def _cast(values: Any, kind: Any) -> Any:
     if _is_bytes(values.type) or types.is_string(values.type) or types.is_dictionary(values.type):
         values = as_text(values)
         if types.is_timestamp(kind) and kind.tz is not None:
-            # Text without a zone is UTC, as all times of a pipeline are.
+            # A text without a zone is UTC, like all times of a pipeline.
             return values.cast(pyarrow.timestamp(kind.unit)).cast(kind)
     elif types.is_timestamp(values.type) and types.is_timestamp(kind):
         if values.type.tz is None and kind.tz is not None:
@@ -301,7 +301,7 @@ def _cast(values: Any, kind: Any) -> Any:
 
 
 def _one(text: str, kind: Any) -> Any:
-    """One value by itself; None where it is no such value."""
+    """Casts one value; None if it is invalid."""
     text = text.strip()
     if types.is_boolean(kind):
         return _BOOLEANS.get(text.lower())
@@ -323,7 +323,7 @@ _INT: Final = numpy.int32
 
 
 class Projector:
-    """One for a task."""
+    """Decodes the batches of one task."""
 
     def __init__(self, projection: Projection, mode: ParseMode, shard: int) -> None:
         self._projection = projection
@@ -333,11 +333,11 @@ class Projector:
         self.dropped_batches = 0
 
     def batches(self, stored: StoredBatch) -> Iterator[Any]:
-        """The record batches of a stored one; an unreadable one as the mode says."""
+        """Returns the record batches of a stored one; the mode decides about an unreadable one."""
         head: StoredHead | None = None
         try:
             head = decode_head(stored.data)
-            # All of it before any of it is handed out: half a batch is none.
+            # Decode all of it before any is yielded: half a batch must not be read.
             return iter(list(self._readable(stored, head)))
         except _UNREADABLE as error:
             if self._mode is ParseMode.FAILFAST:
@@ -404,7 +404,7 @@ class Projector:
     def _of_batch(
         self, field: Field, stored: StoredBatch, head: StoredHead | None, count: int
     ) -> Any:
-        """What all records of a stored batch share."""
+        """Returns a column whose value all records of a stored batch share."""
         if field.column is Column.SHARD:
             return repeated(self._shard, field.type, count)
         if field.column is Column.POSITION:
@@ -418,7 +418,7 @@ class Projector:
         )
 
     def _unreadable(self, stored: StoredBatch, head: StoredHead | None) -> Any:
-        """One row that stands for a batch."""
+        """Returns one row that stands for an unreadable batch."""
         arrays = []
         for field in self._projection.fields:
             if field.column is Column.RAW:
@@ -446,7 +446,7 @@ def _headers(head: StoredHead | None) -> list[tuple[str, str]]:
 
 
 def map_array(columns: list[tuple[str, Any]], count: int, kind: Any) -> Any:
-    """Columns as one of maps: of each record the names that it has, with their values."""
+    """Joins columns into one of maps: for each record the names that it has, with their values."""
     if not columns:
         empty = pyarrow.array([], STRING)
         return pyarrow.MapArray.from_arrays(steps(0, count + 1), empty, empty, type=kind)
@@ -467,7 +467,7 @@ def map_array(columns: list[tuple[str, Any]], count: int, kind: Any) -> Any:
 
 
 def _order(width: int, count: int) -> Any:
-    """Record by record, of each record column by column."""
+    """Returns the order record by record, and within each record column by column."""
     return numpy.arange(width * count, dtype=_INT).reshape(width, count).T
 
 

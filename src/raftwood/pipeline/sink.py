@@ -1,12 +1,12 @@
-"""DataFrames into logstores: what Spark calls to write; a task's rows are durable when it ends.
+"""DataFrames into logstores: the writers that Spark calls; a task's rows are durable when it ends.
 
-A streaming query writes each micro-batch once: the same query, micro-batch and partition again
-stores nothing twice. A batch write does so for the tasks of one run, and with `txnAppId` and
-`txnVersion` for whole runs.
+A streaming query writes each micro-batch once: repeating a query's micro-batch and partition stores
+nothing twice. A batch write does so for the tasks of one run, and with `txnAppId` and `txnVersion`
+for whole runs.
 
-Either the rows have a column `contents`, a map: then they are as the source reads them, and where
-they were stored before is left out. Or every column is a content, under its name and in its type,
-but for `time`, `topic`, `source` and `tags` where these have the source's types.
+If the rows have a map column `contents`, they are in the form that the source reads; columns about
+their former place are left out. Otherwise every column is a content, under its name and in its
+type, except `time`, `topic`, `source` and `tags` if these have the source's types.
 """
 
 from collections.abc import Iterator
@@ -29,27 +29,28 @@ from raftwood.pipeline.spark import TaskCommit, micro_batch, partition
 
 _STORED_NAMES: Final = {Column.TIME: TIME, Column.TOPIC: TOPIC, Column.SOURCE: SOURCE}
 CELLS_MAX: Final = 1 << 20
-"""Of a table that maps become: records with names of their own each make one that is mostly empty,
-and larger than a logstore takes."""
+"""Limit of a table made of maps: records with names of their own make a table that is mostly empty,
+and larger than a logstore accepts.
+"""
 _LEFT_OUT: Final = {Column.RAW, Column.SHARD, Column.POSITION, Column.INDEX, Column.HEADERS}
 
 
 class TooWide(Exception):
-    """So many rows have too many names for one table: make several of them."""
+    """The rows have too many names for one table: split them."""
 
 
 class SinkLayout(msgspec.Struct, frozen=True):
     """What each column of a DataFrame becomes."""
 
     plain: list[tuple[str, str]]
-    """Columns that are stored as they are, and their names there."""
+    """Columns that are stored unchanged, and their stored names."""
     maps: list[tuple[str, str]]
-    """Columns of maps, and what stands before each key's name."""
+    """Columns of maps, and the prefix of each key's name."""
     key_column: str | None
 
 
 def layout_of(schema: StructType, key_column: str | None) -> SinkLayout:
-    """`InvalidInput` for columns that nobody knows what to do with."""
+    """`InvalidInput` for columns that cannot be stored."""
     known = {column.value: column for column in Column}
     kinds = {field.name: field.dataType for field in schema.fields}
     if key_column is not None and key_column not in kinds:
@@ -79,7 +80,7 @@ def layout_of(schema: StructType, key_column: str | None) -> SinkLayout:
 
 
 def stored_table(batch: Any, layout: SinkLayout) -> Any:
-    """A record batch as it is stored; `TooWide` where it is to be halved first."""
+    """Returns a record batch in its stored form; `TooWide` if it must be halved first."""
     arrays = {stored: batch.column(name) for name, stored in layout.plain}
     for name, prefix in layout.maps:
         for key, values in _columns_of_map(batch.column(name)):
@@ -88,15 +89,15 @@ def stored_table(batch: Any, layout: SinkLayout) -> Any:
 
 
 def _free_name(name: str, taken: dict[str, Any]) -> str:
-    """A content may be called as a column that is there for another reason."""
+    """Returns a column name that is free: a content may have the name of another column."""
     while name in taken:
         name += "_"
     return name
 
 
 def _columns_of_map(column: Any) -> list[tuple[str, Any]]:
-    """A column for each key, null where a record lacks it."""
-    # Of a slice the keys are those of the whole: the offsets say which ones are its own.
+    """Returns a column for each key, null if a record lacks it."""
+    # A slice shares the keys of the whole: the offsets show which ones are its own.
     ends = column.offsets.to_numpy()
     first, size, count = int(ends[0]), int(ends[-1] - ends[0]), len(column)
     encoded = column.keys.slice(first, size).dictionary_encode()
@@ -126,7 +127,7 @@ CHUNK_BYTES_MAX: Final = 2 << 20
 def write_rows(
     options: SinkOptions, layout: SinkLayout, key: WriteKey, batches: Iterator[Any]
 ) -> TaskCommit:
-    """All rows of a task."""
+    """Writes all rows of a task."""
     sender = ChunkSender(connected(options.access), options.access, key, options.codec)
     for batch in batches:
         for chunk, table in _chunks(batch, layout):
@@ -137,9 +138,7 @@ def write_rows(
 
 
 def _chunks(batch: Any, layout: SinkLayout) -> Iterator[tuple[Any, Any]]:
-    """Slices that a logstore takes, and as they are stored; where they are cut depends on the rows
-    alone.
-    """
+    """Yields slices that a logstore accepts, and their stored form; rows alone decide the cuts."""
     rows = batch.num_rows
     if not rows:
         return

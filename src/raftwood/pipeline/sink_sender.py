@@ -1,14 +1,14 @@
-"""Chunks of rows on their way into shards, each stored once.
+"""Sends chunks of rows to shards, each stored once.
 
-A lane is a shard where rows enter: of one lane one chunk is under way at a time, in order, and the
-lanes go on side by side.
+A lane is a shard where rows enter: each lane has one chunk under way at a time, in order, and the
+lanes run side by side.
 
-Routing says which shard stores which rows, so that a repetition finds them where they are; it does
-no I/O. A row's key has a place among the key ranges. It enters at the oldest shard that is there
-for this place, and where that one was split or merged before the row came, goes on to the child
-that took the place over. What a shard was asked to store it answers the same way for ever, so that
-a task that is run again takes the same way with the same rows; what came by different ways is told
-apart by the producer's name, which is made of the way.
+Routing decides which shard stores which rows, so that a repeated write finds them there; it does no
+I/O. A row's key has a place among the key ranges. It enters at the oldest existing shard for this
+place. If that shard was split or merged before the row came, the row goes on to the child that took
+the place over. A shard gives the same answer to the same request for ever, so a task that runs
+again takes the same way with the same rows. The producer's name is made from the way, so that rows
+of different ways stay distinct.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from raftwood.pipeline.hub import Hub
 from raftwood.pipeline.options import StreamAccess
 
 SEQUENCES_PER_BATCH: Final = 512
-"""Below what a shard remembers of a producer, 1024: all of a micro-batch is known at its end."""
+"""Below the 1,024 that a shard remembers of a producer: at the end it knows a whole micro-batch."""
 _NO_KEY: Final = b""
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How rows came to a shard: through which others, that did not take them."""
+    """The way of rows to a shard: the shards before it that refused them."""
 
     shard: int
     through: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class WriteKey(msgspec.Struct, frozen=True):
-    """What a task writes: the same again has the same."""
+    """The identity of a task's write: a repeated task has the same."""
 
     writer: str
     """A query, or a batch write."""
@@ -59,7 +59,7 @@ class WriteKey(msgspec.Struct, frozen=True):
     partition: int
 
     def producer(self, way: Way, ordinal: int) -> str:
-        """Who stores the chunk with this number, as a shard knows it."""
+        """Returns the producer's name for the chunk with this number."""
         block = ordinal // SEQUENCES_PER_BATCH
         what = f"{self.writer}\0{self.partition}\0{block}\0{way.through}"
         return f"spark-{hashlib.sha256(what.encode()).hexdigest()[:40]}"
@@ -68,12 +68,12 @@ class WriteKey(msgspec.Struct, frozen=True):
         return self.batch * SEQUENCES_PER_BATCH + ordinal % SEQUENCES_PER_BATCH + 1
 
     def place(self, ordinal: int) -> str:
-        """Where a chunk without keys goes: anywhere, but there always."""
+        """Returns where a chunk without keys goes: anywhere, but always the same place."""
         return hash_key(f"{self.writer}/{self.batch}/{self.partition}/{ordinal}".encode())
 
 
 class Entries:
-    """Where rows enter: of each place the oldest shard that is there for it."""
+    """Where rows enter: at the oldest existing shard of each place."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._begins = sorted({each.begin for each in shards} | {each.end for each in shards})
@@ -91,7 +91,7 @@ class Entries:
         return found
 
     def rows_by_shard(self, places: list[str], indices: Any) -> dict[int, Any]:
-        """Of each shard, which rows enter there; in the order of their coming."""
+        """Returns for each shard the rows that enter there, in their order."""
         used = numpy.unique(indices)
         shards = numpy.full(len(places), -1, dtype=numpy.int64)
         shards[used] = [self.shard(places[place]) for place in used]
@@ -100,9 +100,9 @@ class Entries:
 
 
 def next_shard(shards: Iterable[Shard], former: int, place: str) -> Shard | None:
-    """Who took a place over from a shard; None where nobody is there yet.
+    """Returns the shard that took a place over from `former`; None if it does not exist yet.
 
-    Shards of one place come one after the other, so that the oldest one since is the child, or who
+    Shards of one place follow one another, so the oldest later one is the child, or the shard that
     took over from a child that is gone.
     """
     heirs = [each for each in shards if each.id > former and contains(each.begin, each.end, place)]
@@ -110,7 +110,7 @@ def next_shard(shards: Iterable[Shard], former: int, place: str) -> Shard | None
 
 
 def places_of_keys(keys: Any) -> tuple[list[str], Any]:
-    """The places of a column of keys: those that there are, and which one each row has."""
+    """Returns the distinct places of a column of keys, and each row's index among them."""
     encoded = keys.dictionary_encode()
     unique = encoded.dictionary.cast(pyarrow.binary()).to_pylist()
     places = [hash_key(_NO_KEY if each is None else each) for each in unique]
@@ -126,18 +126,18 @@ def _number(shard: Shard) -> int:
 
 
 HELD_BYTES_MAX: Final = 16 << 20
-"""Of chunks under way, of a task."""
+"""Limit of a task's chunks under way."""
 
 
 class _Chunk:
-    """Some rows of one task, with their number and, where they have keys, their places."""
+    """Some rows of one task, with their number and, if they have keys, their places."""
 
     def __init__(self, ordinal: int, table: Any, places: list[str], indices: Any | None) -> None:
         self.ordinal = ordinal
         self.table = table
         self.places = places
         self.indices = indices
-        """Of each row its place; None where all have the same one."""
+        """The place index of each row; None if all rows have the same place."""
 
     def part(self, rows: Any) -> "_Chunk":
         assert self.indices is not None
@@ -145,7 +145,7 @@ class _Chunk:
         return _Chunk(self.ordinal, table, self.places, self.indices[rows])
 
     def by_next_shard(self, shards: Sequence[Shard], former: int) -> "dict[int, _Chunk] | None":
-        """The rows by who took their places over; None where somebody is not there yet."""
+        """Splits the rows by the shards that took over; None if one of these does not exist yet."""
         heirs = [next_shard(shards, former, place) for place in self._places_used()]
         if None in heirs:
             return None
@@ -162,7 +162,7 @@ class _Chunk:
 
 
 class ChunkSender:
-    """One for a task."""
+    """Sends the chunks of one task."""
 
     def __init__(self, hub: Hub, access: StreamAccess, key: WriteKey, codec: Codec) -> None:
         self._hub = hub
@@ -173,7 +173,7 @@ class ChunkSender:
         self._entries = Entries(self._shards)
         self._locks: dict[int, asyncio.Lock] = {}
         self._refused: set[Way] = set()
-        """Ways that end: whatever comes later goes on to the children."""
+        """Ways that ended: later chunks go on to the children."""
         self._failure: RaftwoodError | None = None
         self._under_way: deque[tuple[Future[None], int]] = deque()
         self._held = 0
@@ -181,7 +181,7 @@ class ChunkSender:
         self.rows = 0
 
     def send(self, table: Any, keys: Any | None) -> None:
-        """Take a chunk, and wait where too much is under way."""
+        """Takes a chunk; waits while too much is under way."""
         ordinal, self._ordinal = self._ordinal, self._ordinal + 1
         self.rows += table.num_rows
         if keys is None:
@@ -198,7 +198,7 @@ class ChunkSender:
             self._wait_for_one()
 
     def finish(self) -> None:
-        """Wait until all is stored."""
+        """Waits until all is stored."""
         while self._under_way:
             self._wait_for_one()
 
@@ -218,7 +218,7 @@ class ChunkSender:
     async def _in_lane(self, lock: asyncio.Lock, shard: int, chunk: _Chunk) -> None:
         async with lock:
             if self._failure is not None:
-                # Nothing may be stored behind what is not: see `_refused`.
+                # Nothing may be stored behind a chunk that is not: see `_refused`.
                 raise type(self._failure)(self._failure.message)
             try:
                 await self._deliver(Way(shard), chunk)
@@ -231,7 +231,7 @@ class ChunkSender:
             try:
                 await self._put(way, chunk)
             except SHARD_ENDED:
-                # For good. And for what comes later as well: all of it came later before, too.
+                # For ever, and for later chunks too: a repeated task must find the same ways.
                 self._refused.add(way)
             else:
                 return
@@ -257,7 +257,7 @@ class ChunkSender:
         await self._hub.put(encode_put(request), shard=way.shard)
 
     async def _heirs(self, shard: int, chunk: _Chunk) -> dict[int, _Chunk]:
-        """Who takes what a shard refused; those that are being made are waited for."""
+        """Returns the rows by the shards that take what one refused; waits for these."""
         access = self._access
 
         async def find() -> dict[int, _Chunk] | None:

@@ -1,8 +1,8 @@
-"""Logstores as DataFrames: what Spark calls to read one, as it is now or as it grows.
+"""Logstores as DataFrames: the readers that Spark calls, for batch and streaming queries.
 
-Spark keeps one reader on the driver for planning, and pickles another one for the tasks, so what
-tasks need is in their partitions. Of the filters that Spark hands down only those are taken whose
-meaning is kept exactly: on shards and positions in planning, on time while reading.
+Spark keeps one reader on the driver for planning, and pickles another one for the tasks, so all
+that tasks need is in their partitions. Of the filters that Spark pushes down, the source accepts
+only those that it applies exactly: on shards and positions in planning, on time while reading.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ from raftwood.pipeline.range_reader import read_range
 
 
 class RangePartition(InputPartition):
-    """A range as Spark hands it to a task."""
+    """A range in the form that Spark passes to a task."""
 
     def __init__(self, wanted: ShardRange) -> None:
         super().__init__(wanted)
@@ -80,7 +80,7 @@ class TimeBound(msgspec.Struct, frozen=True):
 
 
 class Pushed(msgspec.Struct):
-    """What was taken over."""
+    """The filters that the source applies."""
 
     shards: frozenset[int] | None = None
     low: Position = Position(0)
@@ -97,7 +97,7 @@ class Pushed(msgspec.Struct):
         return found
 
     def rows(self, batch: Any) -> Any:
-        """Of a record batch with a column `time`, those rows that fit."""
+        """Returns the rows of a record batch, which has a column `time`, that fit."""
         for bound in self.times:
             time = batch.column(Column.TIME.value)
             limit = pyarrow.scalar(bound.time_us, time.type)
@@ -106,7 +106,7 @@ class Pushed(msgspec.Struct):
 
 
 def take_filters(filters: Iterable[Filter], projection: Projection) -> tuple[Pushed, list[Filter]]:
-    """What is taken over, and what is left to Spark."""
+    """Returns the filters that the source applies, and those left to Spark."""
     columns = {each.name: each.column for each in projection.fields if each.column is not None}
     pushed, left = Pushed(), []
     for each in filters:
@@ -131,7 +131,7 @@ def _take(pushed: Pushed, column: Column, given: Filter) -> bool:
 
 
 def _microseconds(value: datetime) -> int:
-    # Spark hands down the time of the driver's zone where it says none.
+    # Spark passes times in the driver's zone if they have none.
     since = value.astimezone(UTC) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -169,7 +169,7 @@ def _take_position(pushed: Pushed, given: Filter) -> bool:
 
 
 class BatchReader(DataSourceReader):
-    """Planned on the driver, read by tasks."""
+    """Reads a batch query: planned on the driver, read by tasks."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
@@ -181,7 +181,7 @@ class BatchReader(DataSourceReader):
         return [RangePartition(each) for each in divided(wanted, self.options.partitions_min)]
 
     def planned(self) -> list[ShardRange]:
-        """All shards side by side: a batch query has no order."""
+        """Returns all shards side by side: a batch query has no order."""
         options = self.options
         with Hub.connect(options.access) as hub:
             space = QuerySpace(options)
@@ -194,7 +194,7 @@ class BatchReader(DataSourceReader):
         return ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, RangePartition):  # Spark makes one of its own where there is none
+        if isinstance(partition, RangePartition):  # without partitions Spark makes one of its own
             for batch in read_range(self.options, self.projection, partition.range):
                 rows = self.pushed.rows(batch)
                 if rows.num_rows:
@@ -202,8 +202,8 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """As asked for by `pushFilters`: Spark refuses a reader that takes filters where its setting
-    for that is off.
+    """A reader with `pushFilters`. Spark refuses one if its setting for that is off, so it is a
+    class of its own.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's)
@@ -212,7 +212,7 @@ class FilteringBatchReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Planned on the driver, read by tasks."""
+    """Reads a streaming query: planned on the driver, read by tasks."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         if options.ending != LATEST:
@@ -223,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._projection = projection
         self._space = QuerySpace(options)
         self._caps: dict[int, Position] | None = None
-        """Where a query that reads what is there now comes to its end."""
+        """Where a query with the trigger AvailableNow ends."""
         self._views: list[ShardExtent] = []
 
     def _hub(self) -> Hub:
@@ -248,7 +248,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` itself where nothing is to be done."""
+        """Returns the end of the next micro-batch; `start` itself if there is nothing to read."""
         begin, views, caps = StreamOffset.from_json(start), self._looked_up(), self._caps
         check_losses(losses(begin, views, caps=caps), fails=self._options.fails_on_data_loss)
         wanted = available(begin, views, caps=caps)
@@ -262,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the logstore ended when it was last looked at, for who shows the lag."""
+        """Returns where the logstore ended at the last look, to show the lag."""
         if not self._views:
             return None
         return StreamOffset(positions={each.id: each.next for each in self._views}).to_json()
@@ -270,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = StreamOffset.from_json(start)
         if self._options.group is not None:
-            # All before it is done: Spark plans a micro-batch after the one before has ended.
+            # All before it is processed: Spark plans a micro-batch after the one before has ended.
             self._hub().note(self._options.group, begin.positions)
         until = StreamOffset.from_json(end)
         return [

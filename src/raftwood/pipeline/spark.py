@@ -1,4 +1,4 @@
-"""What Spark tells: which task and micro-batch this is, and, in a line, why something failed."""
+"""What Spark reports: the present task and micro-batch, and the reason of a failure in a line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _BATCH: Final = "streaming.sql.batchId"
 
 
 class TaskCommit(WriterCommitMessage):
-    """What a task has stored."""
+    """The result of a task."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -33,7 +33,7 @@ def partition() -> int:
 
 
 def micro_batch() -> tuple[str, int]:
-    """The query, by the id that its checkpoint has, and the number of its micro-batch."""
+    """Returns the query, by its checkpoint's id, and the number of its micro-batch."""
     task = _task()
     query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
     if query is None or batch is None:
@@ -45,7 +45,7 @@ SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
 
 def reason_of(error: Exception) -> str:
-    """Our own error where there is one in it, else Spark's first line that says something."""
+    """Returns our own error if there is one in it, else Spark's first meaningful line."""
     text = str(error).partition("=== Streaming Query ===")[0]
     lines = [line.strip(" :") for line in text.splitlines()]
     told = [line for line in lines if line and not line.startswith("An error occurred while call")]
@@ -55,7 +55,7 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def spark_errors_told(what: str) -> Iterator[None]:
-    """`InternalError` that says what failed, and why."""
+    """Raises `InternalError` that says what failed, and why."""
     try:
         yield
     except SPARK_ERRORS as error:

@@ -32,7 +32,7 @@ Member = tuple[Commit, ArchivedFile]
 
 
 def spark_frame(request: ReadQuery, spark: SparkSession | None) -> DataFrame:
-    """As it is now; what comes later is not in it."""
+    """Returns the present records; later ones are not in it."""
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise InvalidConfiguration("there is no Spark session: give one as `spark`")
@@ -59,7 +59,7 @@ def _histories(
     manifest: ArchiveManifest,
     wanted: Sequence[ShardPart],
 ) -> list[DataFrame]:
-    """One for each group of files."""
+    """Returns one frame for each group of files."""
     if request.options.archive is None:
         return []
     uri = folder_uri(request.options.archive)
@@ -81,7 +81,7 @@ def _histories(
 
 
 def grouped(files: Iterable[Member]) -> list[list[Member]]:
-    """Files that one frame reads: those with the same columns, and all of a Delta table."""
+    """Groups files for one frame each: those with the same columns, and all of a Delta table."""
     found: dict[tuple[tuple[str, str], ...] | None, list[Member]] = {}
     for commit, file in files:
         key = None if commit.format == "delta" else tuple(sorted(commit.fields.items()))
@@ -90,7 +90,7 @@ def grouped(files: Iterable[Member]) -> list[list[Member]]:
 
 
 def own_fields(members: Sequence[Member]) -> dict[str, str]:
-    """Contents that have columns of their own, of the same type, in all files of a frame."""
+    """Returns contents that have columns of their own, of one type, in all files of a frame."""
     first = members[0][0].fields
     return {
         name: kind
@@ -117,7 +117,7 @@ def _condition(
     members: Sequence[Member],
     parts: Mapping[int, ShardPart],
 ) -> SparkColumn | None:
-    """Times, and places where files have more than is wanted; a Delta table always may."""
+    """Returns the filter by times, and by places if files have more than is wanted."""
     found = _timed(request.times)
     is_delta = members[0][0].format == "delta"
     if is_delta or any(
@@ -149,10 +149,10 @@ def _timed(times: Times) -> SparkColumn | None:
 
 
 def _chosen(frame: DataFrame, request: ReadQuery, own: Mapping[str, str]) -> DataFrame:
-    """The columns that are wanted; what cannot be read as the mode says."""
+    """Selects the wanted columns; the mode decides about values that cannot be cast."""
     mode = request.options.mode
     if mode is not ParseMode.PERMISSIVE:
-        # A column of its own does not say whether it is null because it could not be cast.
+        # A content's own column does not show whether a value is null because it could not be cast.
         own = {}
         is_read = F.col(Column.RAW.value).isNull()
         for each in request.columns:
@@ -171,7 +171,7 @@ def _chosen(frame: DataFrame, request: ReadQuery, own: Mapping[str, str]) -> Dat
 
 
 def _content(wanted: WantedColumns, own: Mapping[str, str]) -> SparkColumn:
-    """A column of the archive, or one made of the contents."""
+    """Returns a column of the archive, or one made from the contents."""
     if wanted.type is None or own.get(wanted.name) == wanted.type:
         return F.col(f"`{wanted.name}`")
     text = F.col(Column.CONTENTS.value)[wanted.content]

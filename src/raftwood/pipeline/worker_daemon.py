@@ -1,7 +1,7 @@
-"""The process from which Spark forks its Python workers, with all loaded that their tasks need.
+"""The process from which Spark forks its Python workers, with all modules of their tasks loaded.
 
-Spark starts it by the setting `spark.python.daemon.module`. Its own one loads nothing of ours, so
-that each worker loads it again: a second of work, before its first row.
+Spark starts it by the setting `spark.python.daemon.module`. Spark's own daemon loads none of our
+modules, so each worker would load them again, which takes a second before its first row.
 """
 
 import sys
@@ -10,8 +10,8 @@ from contextlib import suppress
 from pyspark import daemon
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["pyspark.worker"]:  # the other kinds live for one question
-        with suppress(ImportError):  # Arrow asks for it when it makes its first array
+    if sys.argv[1:] == ["pyspark.worker"]:  # the other kinds of workers answer one request
+        with suppress(ImportError):  # Arrow needs it when it makes its first array
             import pandas  # noqa: F401
 
         import raftwood.pipeline.range_reader

@@ -1,4 +1,4 @@
-"""What a user says of a table with `.option(...)`, and a process's connection to it."""
+"""Options of a table that a user sets with `.option(...)`, and a process's connection to it."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, cast
@@ -45,7 +45,7 @@ _OF_SOURCE: Final = _OF_ACCESS | {
 
 
 class TableAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """A table, which its user chooses, and how to reach it."""
+    """A table, which the user name determines, and the access to it."""
 
     addresses: tuple[str, ...]
     user: str
@@ -58,7 +58,7 @@ class TableAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvSinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a row."""
+    """How a row becomes a key and a value."""
 
     access: TableAccess
     key: str | None = None
@@ -68,7 +68,7 @@ class KvSinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None: the value is the row as JSON."""
     ttl_ms: int | None = None
     ttl_column: str | None = None
-    """Seconds."""
+    """A column with seconds."""
     operation: Operation = "set"
     rows_per_request: int = 1_000
     transaction: tuple[str, int] | None = None
@@ -84,7 +84,7 @@ class KvSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int = 600_000
     """How long checkpoints stay without a task that reads."""
     ends_when_read: bool = False
-    """A checkpoint ends with the task that has read it; else by its time to live."""
+    """Whether a checkpoint ends with the task that has read it; else by its time to live."""
     pushes_filters: bool = False
 
 
@@ -158,6 +158,6 @@ def _connect(access: TableAccess) -> Kv:
 
 _kept = ConnectionCache(_connect)
 connected_table = _kept.get
-"""This process's client of a table, made where there is none yet."""
+"""Returns this process's client of a table, a new one if there is none."""
 disconnect_tables = _kept.close
-"""Close this process's clients."""
+"""Closes this process's clients."""

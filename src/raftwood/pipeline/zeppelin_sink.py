@@ -1,10 +1,10 @@
-"""DataFrames into tables of Zeppelin: each task's rows are written once, however often it is run.
+"""DataFrames into tables of Zeppelin: each task's rows are written once, however often it runs.
 
-A task gathers its rows by key, sorts them, and writes them in chunks. A chunk's name is that of the
-query, the micro-batch, the task's partition and its place; a node that has written it knows. So a
-task that is run again changes nothing that was written, nor does one that was thought dead and goes
-on behind a later micro-batch. Rows may come in any order; those of one partition have to be the
-same when it is made again.
+A task gathers its rows by key, sorts them, and writes them in chunks. A chunk's name consists of
+the query, the micro-batch, the task's partition and its place; a node remembers the chunks that it
+has written. So a task that runs again changes nothing that was written, nor does a task that was
+taken for dead and continues after a later micro-batch. Rows may come in any order; a partition that
+is computed again must have the same rows.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from raftwood.zeppelin.client.bulk import NamedRows
 from raftwood.zeppelin.resp import number_word
 
 TASK_BYTES_MAX: Final = 256 << 20
-"""Of keys and values that a task holds until it writes."""
+"""Limit of keys and values that a task holds until it writes."""
 _ROW_BYTES: Final = 200
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class RowLayout(msgspec.Struct, frozen=True):
-    """What of a row is what."""
+    """The roles of a row's columns."""
 
     key_parts: list[tuple[str, str | None]]
-    """Text, and the column that stands behind it."""
+    """Text, and the column that follows it."""
     value_column: str | None
     json_columns: list[str]
     ttl_column: str | None
@@ -45,7 +45,7 @@ class RowLayout(msgspec.Struct, frozen=True):
 
 
 def row_layout(schema: StructType, options: KvSinkOptions) -> RowLayout:
-    """`InvalidConfiguration` for columns that are not there."""
+    """`InvalidConfiguration` for columns that do not exist."""
     kinds = {field.name: field.dataType for field in schema.fields}
     parts: list[tuple[str, str | None]] = [("", options.key_column)]
     if options.key is not None:
@@ -124,9 +124,7 @@ class TaskRows:
     def chunks(
         self, rows_max: int
     ) -> Iterator[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
-        """Keys, values and ends by the order of keys: which key is in which chunk follows from the
-        keys alone.
-        """
+        """Yields keys, values and ends in the order of keys, which alone determine the chunks."""
         keys = sorted(self._rows)
         for begin in range(0, len(keys), rows_max):
             some = keys[begin : begin + rows_max]
@@ -170,11 +168,11 @@ def _ends(batch: Any, layout: RowLayout) -> list[bytes]:
 
 
 CHUNKS_PER_PRODUCER: Final = 64
-"""A node knows so many of a producer for long, however much others write."""
+"""A node remembers so many of a producer for long, however much others write."""
 
 
 class TaskName(msgspec.Struct, frozen=True):
-    """What a task writes: the same again has the same."""
+    """The identity of a task's write: a repeated task has the same."""
 
     writer: str
     """A query, or a batch write."""
@@ -182,7 +180,7 @@ class TaskName(msgspec.Struct, frozen=True):
     partition: int
 
     def of_chunk(self, place: int) -> tuple[str, int]:
-        """Producer and number."""
+        """Returns the producer and the number of a chunk."""
         what = f"{self.writer}\0{self.partition}\0{place // CHUNKS_PER_PRODUCER}"
         producer = f"spark-{hashlib.sha256(what.encode()).hexdigest()[:40]}"
         return producer, self.batch * CHUNKS_PER_PRODUCER + place % CHUNKS_PER_PRODUCER
@@ -191,7 +189,7 @@ class TaskName(msgspec.Struct, frozen=True):
 def write_rows(
     options: KvSinkOptions, layout: RowLayout, name: TaskName, batches: Iterator[Any]
 ) -> TaskCommit:
-    """All rows of a task."""
+    """Writes all rows of a task."""
     rows = TaskRows(layout)
     for batch in batches:
         rows.add(batch)

@@ -1,9 +1,9 @@
-"""A table as it is now, for a batch query: a task for each partition, all side by side.
+"""Reads a table as it is now, for a batch query: a task for each partition, all side by side.
 
-The driver begins a checkpoint of each partition when the query is planned, so that a task which is
-run again reads what it read before. Tasks that read keep all checkpoints of the query alive, those
-of partitions that wait for their turn too. They end by their time to live, which begins with the
-last task; or, where that was asked for, each with the task that has read it.
+The driver begins a checkpoint of each partition when the query is planned, so that a repeated task
+reads the same again. Tasks that read keep all checkpoints of the query alive, also those of waiting
+partitions. Checkpoints end by their time to live, which begins with the last task; or, on request,
+each with the task that has read it.
 """
 
 import time
@@ -41,7 +41,7 @@ from raftwood.zeppelin.slots import slot_of
 BEGUN_AT_ONCE: Final = 8
 RENEWALS_PER_TTL: Final = 4
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The year 9999; what ends later is said to end then."""
+"""The year 9999; later ends are shown as this one."""
 _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "key": (BinaryType(), StringType()),
     "value": (BinaryType(), StringType()),
@@ -50,31 +50,31 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 def table_schema() -> StructType:
-    """What a table is read as where the user gives no schema."""
+    """Returns the schema of a table without a user's schema."""
     return StructType([StructField(name, kinds[0]) for name, kinds in _TYPES.items()])
 
 
 class CheckpointPartition(InputPartition):
-    """A partition's checkpoint as Spark hands it to a task."""
+    """A partition's checkpoint in the form that Spark passes to a task."""
 
     def __init__(self, about: CheckpointAbout, group: str, nodes: tuple[str, ...]) -> None:
         super().__init__(about.partition)
         self.about = about
         self.group = group
-        """Of all checkpoints of the query."""
+        """The name that all checkpoints of the query share."""
         self.nodes = nodes
-        """That have them."""
+        """The nodes that have the checkpoint."""
 
 
 class TableReader(DataSourceReader):
-    """Planned on the driver, read by tasks."""
+    """Reads a table: planned on the driver, read by tasks."""
 
     def __init__(self, options: KvSourceOptions, schema: StructType) -> None:
         self.options = options
         self.arrow = _checked(schema)
         self.prefix = options.prefix.encode()
         self.key: bytes | None = None
-        """The only one that is asked for."""
+        """The only key that the query wants."""
 
     # On the driver.
 
@@ -107,7 +107,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, CheckpointPartition):
-            return  # Spark makes one of its own where there is none
+            return  # without partitions Spark makes one of its own
         about = partition.about
         try:
             yield from self._batches(partition)
@@ -144,19 +144,19 @@ class TableReader(DataSourceReader):
 
 
 class FilteringTableReader(TableReader):
-    """As asked for by `pushFilters`: Spark refuses a reader that takes filters where its setting
-    for that is off.
+    """A reader with `pushFilters`. Spark refuses one if its setting for that is off, so it is a
+    class of its own.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's)
         return [each for each in filters if not self._take(each)]
 
     def _take(self, given: Filter) -> bool:
-        """Whether nodes tell no others; of one key they may, so that Spark looks as well."""
+        """Whether nodes apply the filter exactly; for one key Spark filters as well."""
         if getattr(given, "attribute", ()) != ("key",):
             return False
         if isinstance(given, IsNotNull):
-            return True  # as all are
+            return True  # no key is null
         if isinstance(given, StringStartsWith):
             wanted = given.value.encode()
             if wanted.startswith(self.prefix):
@@ -171,7 +171,7 @@ class FilteringTableReader(TableReader):
 
 
 def as_asked_for(batch: Any, schema: Any) -> Any:
-    """The columns of a page in the types of a schema."""
+    """Casts the columns of a page to the types of a schema."""
     columns = []
     for field in schema:
         column = batch[field.name]

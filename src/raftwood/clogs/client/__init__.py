@@ -1,4 +1,4 @@
-"""The shipping client: takes lines by file name, and has them stored.
+"""The shipping client: accepts lines by file name, and gets them stored.
 
 Start reading at `shipping_rules`, `shipper` and `backlog`; `sync_shipper` is for programs without
 an event loop, and `log_handler` for Python's logging. Imports no receiver. The names below are

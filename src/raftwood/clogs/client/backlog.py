@@ -1,4 +1,4 @@
-"""`Backlog`: lines that are not stored yet, how they gather into batches, and its limits."""
+"""`Backlog`: lines that are not stored yet: how they gather into batches, and their limits."""
 
 import heapq
 from collections import OrderedDict, deque
@@ -28,7 +28,7 @@ _STALE_MAX: Final = 64
 
 
 class BatchesByAge:
-    """They come in any order: of those in memory the newest are spooled first."""
+    """Entries by age. They arrive in any order, because the newest in memory are spooled first."""
 
     def __init__(self) -> None:
         self._orders: dict[QueuedBatch, int] = {}
@@ -43,7 +43,7 @@ class BatchesByAge:
             heapq.heappush(self._heap, (order, entry))
 
     def remove(self, entry: QueuedBatch) -> int:
-        """Its order; 0 where it is not there."""
+        """Removes an entry; returns its order, or 0 if it is not there."""
         return self._orders.pop(entry, 0)
 
     def oldest(self) -> tuple[int, QueuedBatch] | None:
@@ -55,7 +55,7 @@ class BatchesByAge:
 ENTRY_OVERHEAD_BYTES: Final = 512
 PRODUCERS_MAX: Final = 65_536
 CUT: Final = b" [cut]"
-"""Stands at the end of a line that was longer than the limit."""
+"""Appended to a line that was cut because it is above the limit."""
 _TIME_NS_MAX: Final = (1 << 32) * 1_000_000_000 - 1
 """A record's seconds have 32 bits."""
 
@@ -63,17 +63,17 @@ _log = get_logger("clogs")
 
 
 class _Kept(Enum):
-    """What became of the wish to write a batch to the spool."""
+    """The result of an attempt to write a batch to the spool."""
 
     YES = 1
     FULL = 2
-    """There is room once something in the spool is dropped."""
+    """There is room once a batch in the spool is dropped."""
     UNABLE = 3
-    """Dropping something would not help: the disk is full, slow or failed, or there is none."""
+    """Dropping batches would not help: the disk is full, slow or failed, or there is no spool."""
 
 
 class Backlog:
-    """All lines that were taken and are not stored yet."""
+    """All accepted lines that are not stored yet."""
 
     def __init__(
         self,
@@ -97,23 +97,23 @@ class Backlog:
         self._generation = 0
         self._formed = 0
         self._in_memory: OrderedDict[QueuedBatch, int] = OrderedDict()
-        """Entries in no spool, the oldest first, each with its number among all."""
+        """Entries outside the spool, the oldest first, each with its number among all."""
         self._in_spool = BatchesByAge()
         """Entries in the spool that were never sent."""
         self._kept: OrderedDict[QueuedBatch, None] = OrderedDict()
-        """Entries in the spool whose bodies are in memory as well, and need not be."""
+        """Entries in the spool whose bodies are in memory as well, though they need not be."""
         self._writing: dict[QueuedBatch, int] = {}
-        """Entries on their way to the spool, and the bytes that come free once they are there."""
+        """Entries on their way to the spool, and the bytes that are freed once they are there."""
         self._writing_bytes = 0
         self._is_told = False
         self._is_over = False
         self.kept_batches = 0
-        """Given to the spool so far."""
+        """The number of batches given to the spool so far."""
         self.held_bytes = 0
         self.held_lines = 0
-        """Taken or resumed, and neither acked nor dropped nor refused."""
+        """Lines taken or resumed that are not acked, dropped or refused yet."""
         self.on_room: Callable[[], None] = _nothing
-        """Called when there is less than there was."""
+        """Called when memory is freed."""
 
     def has_room(self) -> bool:
         return self.held_bytes - self._writing_bytes < self._settings.memory_bytes_max
@@ -129,7 +129,7 @@ class Backlog:
         now: float,
         delivery: LineDelivery | None = None,
     ) -> None:
-        """Lines of one file and one time."""
+        """Takes lines of one file and one time."""
         lines = self._cut_long(lines)
         self._counters.taken += len(lines)
         self.held_lines += len(lines)
@@ -150,7 +150,7 @@ class Backlog:
         fields: Sequence[Fields],
         now: float,
     ) -> None:
-        """Lines of one file with a time and further fields each."""
+        """Takes lines of one file with a time and further fields each."""
         lines = self._cut_long(lines)
         self._counters.taken += len(lines)
         self.held_lines += len(lines)
@@ -175,7 +175,7 @@ class Backlog:
     def _cut(self, line: bytes) -> bytes:
         self._counters.cut += 1
         if self._encoding.mask is not None:
-            # Half of a card number would not be known for one.
+            # Mask before the cut: half of a card number would not be recognized.
             (line,) = self._encoding.mask([line])
             if len(line) <= self._settings.line_bytes_max:
                 return line
@@ -191,24 +191,24 @@ class Backlog:
     # Batches are made
 
     def form_due(self, now: float) -> float:
-        """Make batches of lines that waited for long enough; when to come again."""
+        """Makes batches of lines that waited long enough; returns when to call again."""
         lingering = self._lingering
         while lingering and lingering[0][0] <= now:
             _, pending = lingering.popleft()
-            # Behind a batch that is under way lines wait for its end, and are more by then.
+            # Behind a batch under way lines wait for its answer, and gather until then.
             is_current = self._pending.get(pending.name) is pending
             if is_current and self._rules.is_idle(pending.name):
                 self._form(pending)
         return lingering[0][0] if lingering else NEVER
 
     def form_next(self, name: str) -> None:
-        """A batch of the file is done: what has gathered meanwhile is the next one."""
+        """A batch of the file is done: makes the next one of the lines gathered meanwhile."""
         pending = self._pending.get(name)
         if pending is not None and self._rules.is_idle(name):
             self._form(pending)
 
     def form_all(self) -> None:
-        """Nothing lingers any more."""
+        """Makes batches of all lines, without further waiting."""
         while self._pending:
             self._form(next(iter(self._pending.values())))
 
@@ -278,20 +278,20 @@ class Backlog:
         self._writing_bytes -= self._writing.pop(entry, 0)
 
     def resume(self, entry: QueuedBatch) -> None:
-        """A batch that an earlier life left in the spool."""
+        """Takes over a batch that an earlier life left in the spool."""
         entry.done = partial(self._settle, entry, ())
         self._counters.resumed += entry.count
         self.held_lines += entry.count
         self._rules.add(entry)
 
     def loaded(self, entry: QueuedBatch, batch: LineBatch) -> None:
-        """Its body is in memory again, for it is its turn."""
+        """Its body is in memory again, because it is its turn."""
         entry.batch = batch
         entry.held_bytes = entry.size + ENTRY_OVERHEAD_BYTES
         self.held_bytes += entry.held_bytes
 
     def failed(self, entry: QueuedBatch) -> None:
-        """It was sent and has to be sent again: if it is in the spool, it need not be here."""
+        """It must be sent again: if the spool has it, its body can leave memory."""
         if entry.spool is None:
             if not entry.was_sent and entry.is_keepable and entry not in self._in_memory:
                 # It was about to be sent when others were dropped, and was not.
@@ -303,12 +303,12 @@ class Backlog:
                 self._relieve()
 
     def lost(self, entry: QueuedBatch, error: RaftwoodError) -> None:
-        """The spool cannot give back what it was given."""
+        """The spool cannot return the batch."""
         self._count_dropped(entry)
         entry.done(LinesDropped(f"lines in the spool cannot be read any more: {error.message}"))
 
     def give_up(self) -> int:
-        """At the end: what is neither stored nor in a spool is dropped; how many lines that are."""
+        """At the end, drops what is neither stored nor in a spool; returns the number of lines."""
         dropped = 0
         self.form_all()
         self._is_over = True
@@ -330,7 +330,7 @@ class Backlog:
             self._let_go(self._kept.popitem()[0])  # the newest: the oldest are sent next
         if self._settings.when_full is WhenFull.BLOCK:
             return
-        # A good piece at once: else each line that comes would be a batch of its own.
+        # Free a good piece at once: else each new line would be a batch of its own.
         enough = self._settings.memory_bytes_max
         if self._settings.when_full is WhenFull.SPOOL:
             enough = enough * 3 // 4
@@ -338,12 +338,12 @@ class Backlog:
             kept = self._spool_one()
             if kept is _Kept.YES:
                 continue
-            # Lines are dropped for want of room, and not for the sake of larger batches.
+            # Lines are dropped only for lack of room, and not to make larger batches.
             if self.has_room() or not self._drop_oldest(with_spool=kept is _Kept.FULL):
                 return
 
     def _spool_one(self) -> _Kept:
-        """The newest batch, for the oldest are sent next; or lines that are no batch yet."""
+        """Spools the newest batch, because the oldest go next; or lines that are no batch yet."""
         if self._settings.when_full is not WhenFull.SPOOL:
             return _Kept.UNABLE
         if self._in_memory:
@@ -354,7 +354,7 @@ class Backlog:
         return _Kept.UNABLE
 
     def _drop_oldest(self, *, with_spool: bool) -> bool:
-        """Whether there was one that could be dropped; `with_spool`, of those in the spool too."""
+        """Drops the oldest batch, `with_spool` of the spool too; returns whether there was one."""
         while True:
             memory = next(((order, entry) for entry, order in self._in_memory.items()), None)
             spool = self._in_spool.oldest() if with_spool else None
@@ -386,11 +386,11 @@ class Backlog:
     # The spool
 
     def use(self, spool: Spool) -> None:
-        """From now on there is a spool."""
+        """Uses this spool from now on."""
         self._spool = spool
 
     def keep_all(self) -> bool:
-        """All that is left goes to the spool; whether there was room, there and on the way."""
+        """Spools all that is left; returns whether there was room in the spool and on the way."""
         if self._spool is None:
             return not self.held_lines
         self.form_all()
@@ -401,7 +401,7 @@ class Backlog:
         return is_whole
 
     def _keep_or_drop(self, entry: QueuedBatch) -> bool:
-        """Make room in the spool if need be, as the policy says; whether the entry is in it."""
+        """Spools the entry; if the policy says so, drops older ones. Returns whether it is in."""
         while True:
             kept = self._keep(entry)
             may_drop = kept is _Kept.FULL and self._settings.when_full is not WhenFull.BLOCK
@@ -429,7 +429,7 @@ class Backlog:
         return _Kept.YES
 
     def _tell(self, error: RaftwoodError) -> None:
-        """Once, until something is stored again."""
+        """Logs an error once, until a batch is stored again."""
         if not self._is_told:
             self._is_told = True
             _log.warning("the spool takes no more for now", reason=error.message)
@@ -443,21 +443,22 @@ class Backlog:
         if not self.has_room():
             self._let_go(self._kept.popitem()[0])
         if self._settings.spool is SpoolMode.ALWAYS:
-            # Some may have found too much on its way to the disk before them.
+            # Some may have been refused because too many bytes were on their way to the disk.
             while self._in_memory and self._keep(next(iter(self._in_memory))) is _Kept.YES:
                 pass
 
     def _let_go(self, entry: QueuedBatch) -> None:
-        """The spool has it: its body need not be in memory."""
+        """The spool has the entry: its body can leave memory."""
         entry.batch = None
         self.held_bytes -= entry.held_bytes
         entry.held_bytes = 0
         self.on_room()
 
     def spool_failed(self, spool: Spool) -> None:
-        """What is in memory as well goes on from there; the rest is read for as long as it can be.
+        """Continues with what is in memory; the rest is read as long as the disk can be read.
 
-        A later life may find in the spool what was stored meanwhile: logs know it by its sequence.
+        A later life may find batches in the spool that were stored meanwhile: logs recognize their
+        sequences.
         """
         for entry in self._rules.entries():
             if entry.spool is spool and entry.batch is not None:
@@ -476,8 +477,8 @@ def _order(made: tuple[QueuedBatch, int]) -> int:
 
 
 def _nothing() -> None:
-    """Nobody waits for room."""
+    """No caller waits for room."""
 
 
 def _nothing_more(_: RaftwoodError | None) -> None:
-    """Until the entry has its own."""
+    """The default until the entry has its own callback."""

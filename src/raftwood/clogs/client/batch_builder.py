@@ -1,6 +1,6 @@
 """`PendingLines`: lines of a file that are no batch yet; masks, encodes, compresses them.
 
-`LineDelivery` is what the caller has who gave them.
+`LineDelivery` is what the caller gets for its lines.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ MaskLines = Callable[[list[bytes]], list[bytes]]
 
 
 class LineDelivery(Delivery[None]):
-    """Lines that were given at once: done when all are stored, or have another outcome."""
+    """Lines that were given in one call: done when each is stored or has another outcome."""
 
     __slots__ = ("_callbacks", "_left", "_outcome")
 
@@ -38,7 +38,7 @@ class LineDelivery(Delivery[None]):
         return self._left <= 0
 
     def settle(self, lines: int, error: RaftwoodError | None) -> None:
-        """For the shipper: so many of the lines have an outcome; the first error counts."""
+        """For the shipper: `lines` of them have an outcome; the first error counts."""
         self._outcome = self._outcome or error
         self._left -= lines
         if self._left <= 0:
@@ -57,15 +57,15 @@ class PendingLines:
         self.extras: list[Fields | None] = []
         self.has_extras = False
         self.deliveries: list[tuple[LineDelivery, int]] = []
-        """Whom to tell, of how many lines, in order."""
+        """The deliveries to settle, and their numbers of lines, in order."""
         self.size = 0
 
     def clear(self) -> None:
-        """They are a batch by now: nothing of them is held any more."""
+        """Releases the lines, which are a batch by now."""
         self.lines, self.times, self.extras, self.deliveries = [], [], [], []
 
     def add(self, lines: Sequence[bytes], time_ns: int, delivery: LineDelivery | None) -> int:
-        """Lines of one time; how many bytes they take."""
+        """Adds lines of one time; returns how many bytes they take."""
         size = sum(map(len, lines)) + LINE_OVERHEAD_BYTES * len(lines)
         self.lines += lines
         self.times += [time_ns] * len(lines)
@@ -78,7 +78,7 @@ class PendingLines:
     def add_records(
         self, lines: Sequence[bytes], times_ns: Sequence[int], fields: Sequence[Fields]
     ) -> int:
-        """Lines that have more fields than their texts; how many bytes they take."""
+        """Adds lines with further fields; returns how many bytes they take."""
         size = sum(map(len, lines)) + 2 * LINE_OVERHEAD_BYTES * len(lines)
         self.lines += lines
         self.times += times_ns
@@ -92,18 +92,18 @@ class BatchEncoding(msgspec.Struct, frozen=True):
     """How lines become batches, the same for all files of a shipper."""
 
     life: bytes
-    """Random, of this life of the shipper: no other batch has its producers' ids."""
+    """The random name of this life of the shipper, which makes its producer ids unique."""
     codec: Codec
     source: str
     tags: tuple[tuple[str, str], ...] = ()
     mask: MaskLines | None = None
 
     def producer(self, name: str, generation: int) -> bytes:
-        """Of one file in this life."""
+        """Returns the producer id of one file in this life."""
         return xxhash.xxh3_128_digest(self.life + generation.to_bytes(8, "little") + name.encode())
 
     def _fields(self, pending: PendingLines) -> list[bytes]:
-        """What follows each line in its record: most records of a batch share theirs."""
+        """Returns the encoded fields of each line; most records of a batch share theirs."""
         known: dict[int, bytes] = {}
         found = []
         for fields in pending.extras:
@@ -115,7 +115,7 @@ class BatchEncoding(msgspec.Struct, frozen=True):
         return found
 
     def _masked(self, fields: Fields) -> Fields:
-        """Fields beside the lines are masked as lines are."""
+        """Masks the fields beside the lines like the lines."""
         if self.mask is None:
             return fields
         values = [
@@ -149,7 +149,7 @@ class BatchEncoding(msgspec.Struct, frozen=True):
 
 
 def parts_of(lines: Sequence[bytes], settings: ClogsClientSettings) -> Iterator[Sequence[bytes]]:
-    """None larger than a batch may be, unless it is a single line."""
+    """Cuts lines into parts that fit a batch, except for a single line that is larger."""
     lines_max, bytes_max = settings.batch_lines_max, settings.batch_bytes_max
     if len(lines) <= lines_max and sum(map(len, lines)) <= bytes_max:
         yield lines

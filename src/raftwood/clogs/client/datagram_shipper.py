@@ -1,12 +1,12 @@
-"""`DatagramShipper`: fire and forget. Lines go out as datagrams, and nobody says that they came.
+"""`DatagramShipper`: fire and forget. Lines go out as datagrams, without acks.
 
     async with await DatagramShipper.start(environment, source, secret=secret) as shipper:
         shipper.send("app.log", [b"a line"])
 
-For who would rather lose lines than wait, hold or spool them. Which server a file goes to, and
-which servers are live, is as with `AsyncShipper`: pings and pongs are datagrams as well, each with
-a code that only who knows the secret can make. A server takes datagrams on the port that the ring's
-configuration names (`clogs.udp_listen` there).
+For callers that prefer losing lines to waiting, holding or spooling them. The choice of servers is
+the same as with `AsyncShipper`; pings and pongs are datagrams as well, each with an HMAC that
+requires the secret. A server receives datagrams on the port that the ring's configuration names
+(`clogs.udp_listen` there).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from raftwood.clogs.seams import ConfigurationSource
 from raftwood.clogs.wire import decode_datagram, encode_datagram
 
 LINES_BYTES_MAX: Final = 8 << 10
-"""Of one datagram: larger ones travel in pieces, and are lost with any of these."""
+"""Limit of one datagram: a larger one travels in fragments, and is lost with any of them."""
 SECRET_BYTES_MIN: Final = 16
 _LIFE_BYTES: Final = 16
 _PING_ID_BITS: Final = 62
@@ -38,16 +38,16 @@ _log = get_logger("clogs")
 
 
 class DatagramCounters(msgspec.Struct):
-    """In lines; of those that were sent, nobody knows how many came."""
+    """Counts lines; how many of the sent ones arrived is unknown."""
 
     sent: int = 0
     dropped: int = 0
-    """No server was known, or the system took no more."""
+    """No server was known, or the system accepted no more."""
     cut: int = 0
 
 
 class _Endpoint(asyncio.DatagramProtocol):
-    """One server's."""
+    """The socket to one server."""
 
     def __init__(self, server: LogServer, shipper: "DatagramShipper") -> None:
         self.server = server
@@ -67,7 +67,7 @@ class _Endpoint(asyncio.DatagramProtocol):
         self._shipper.received(self.server.ring_name, data)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there: pings go unanswered, which is enough to know."""
+        """Ignores that no server listens: its pings go unanswered, which has the same effect."""
 
     async def close(self) -> None:
         if self.transport is not None:
@@ -76,7 +76,7 @@ class _Endpoint(asyncio.DatagramProtocol):
 
 
 class DatagramShipper:
-    """Use `start`, and `close` when done; the source is closed with it."""
+    """Call `start`, and `close` when done, which closes the source too."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class DatagramShipper:
         mask: MaskLines | None = None,
         system: int = 0,
     ) -> "DatagramShipper":
-        """Lines are dropped, and counted, until a configuration has come."""
+        """Starts a shipper; it drops and counts lines until it has a configuration."""
         if len(secret) < SECRET_BYTES_MIN:
             raise InvalidConfiguration(
                 f"a secret of {len(secret)} bytes can be guessed: give {SECRET_BYTES_MIN} or more"
@@ -132,11 +132,11 @@ class DatagramShipper:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The ring names of the servers that are used now."""
+        """Returns the ring names of the servers in use."""
         return () if self._health is None else self._health.live()
 
     def send(self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None) -> int:
-        """How many of the lines went out; the others were dropped."""
+        """Sends lines; returns how many went out. The others were dropped."""
         checked_file_name(name)
         if time_ns is None:
             time_ns = self._environment.clock.wall_ns()
@@ -216,7 +216,7 @@ class DatagramShipper:
             self._endpoints[name] = endpoint
 
     def received(self, server: str, data: bytes) -> None:
-        """A datagram came from where a server is; what is no pong of its own counts for nothing."""
+        """Takes a datagram from a server's address; ignores all but a valid pong of that server."""
         try:
             message = decode_datagram(data, self._secret)
         except RaftwoodError:

@@ -1,4 +1,4 @@
-"""`ClogsHandler`: Python's logging into a file of a ring, without ever blocking by default.
+"""`ClogsHandler`: Python's logging into a file of a ring; by default it never blocks.
 
     handler = ClogsHandler(
         "shop/orders.log", servers=["logs-1:7290"], access_key="…", access_secret="…"
@@ -27,8 +27,8 @@ from raftwood.clogs.masking import MaskRule
 
 
 class ClogsHandler(logging.Handler):
-    """With settings it has a shipper of its own, and closes it; one that is given stays its
-    owner's. `file_of` names another file for a record than `file`.
+    """A handler that is made with settings has a shipper of its own, and closes it; the owner of a
+    passed shipper closes that one. `file_of` chooses another file than `file` for a record.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ClogsHandler(logging.Handler):
         mask_rules: Sequence[MaskRule | Mapping[str, str]] = (),
         **settings: Any,
     ) -> None:
-        """`InvalidConfiguration` for what cannot be used; that no server answers is no error."""
+        """`InvalidConfiguration` for unusable settings; an unreachable server is no error."""
         super().__init__(level)
         self._file = checked_file_name(file)
         self._file_of = file_of
@@ -58,13 +58,13 @@ class ClogsHandler(logging.Handler):
                 tags=tuple((tags or {}).items()),
                 mask_rules=[_mask_rule(rule) for rule in mask_rules],
             )
-            # `logging` closes its handlers at the very end, after others have logged there.
+            # `logging` closes its handlers at the very end, after other code has logged there.
             self.shipper.left_to(self)
         self.failed = 0
-        """Records that could not be formatted, for which no room was made, or after the end."""
+        """Records that could not be formatted, for which there was no room, or after the end."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As the base class does, without its lock: an inbox needs none."""
+        """Like the base class, but without its lock: an inbox needs none."""
         passed = self.filter(record)
         if passed:
             self.emit(record if passed is True else passed)
@@ -73,7 +73,7 @@ class ClogsHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         shipper = self.shipper
         if get_ident() == shipper.thread_ident:
-            return  # what the shipper says of itself would come back to it without end
+            return  # the shipper's own log lines would come back to it without end
         try:
             shipper.take_record(
                 self._file if self._file_of is None else checked_file_name(self._file_of(record)),
@@ -89,13 +89,13 @@ class ClogsHandler(logging.Handler):
             self.handleError(record)
 
     def _count_failed(self) -> None:
-        # Not the handler's own, which `logging` holds while it waits for the end.
+        # Not the handler's own lock, which `logging` holds while it waits for the end.
         with self.shipper.lock:
             self.failed += 1
 
     def flush(self) -> None:
-        """Nothing: `logging.shutdown` calls it, and `close` ships what is left. To wait until all
-        is stored, flush the shipper.
+        """Does nothing: `logging.shutdown` calls it, and `close` ships what is left. To wait until
+        all is stored, flush the shipper.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Shippers at a fork and at the end of their process.
+"""Handles a fork, and the end of the process, for shippers.
 
-`atexit` runs what was registered last first: shippers of handlers are left to `logging.shutdown`,
-which comes after nearly all else, for others log at the end too. All that is shipped at the end is
-so within the longest `exit_ms`, however many shippers there are.
+`atexit` runs its functions in reverse order. Shippers of handlers are left to `logging.shutdown`,
+which comes after nearly all else, because other code logs at the end too. Together all shippers
+take no longer at the end than the longest `exit_ms`.
 """
 
 import atexit
@@ -36,7 +36,7 @@ def register(shipper: _Shipper) -> None:
 
 
 def register_child() -> None:
-    """Children of `multiprocessing` run its own list at their end, and nobody else's."""
+    """Registers in a child of `multiprocessing`, which runs its own list of exit functions."""
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
@@ -44,14 +44,14 @@ def register_child() -> None:
 
 
 def wait_ms_at_end(wait_ms: int) -> int:
-    """So much of it as the end of the process has left."""
+    """Returns the part of `wait_ms` that the end of the process has left."""
     if _ends_at is None:
         return wait_ms
     return max(0, min(wait_ms, int((_ends_at - time.monotonic()) * 1000)))
 
 
 def tell(text: str) -> None:
-    """On standard error: whoever logs through us cannot be told by a log."""
+    """Writes to standard error: a program that logs through clogs would not see a log line."""
     try:
         sys.stderr.write(f"raftwood: {text}\n")
     except (OSError, ValueError, AttributeError):

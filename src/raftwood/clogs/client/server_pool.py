@@ -1,6 +1,6 @@
-"""`RingFollower`: the ring as a client sees it: its configuration, live servers, and connections.
+"""`RingFollower`: a client's view of the ring: configuration, live servers, and connections.
 
-`RingConnections` has one connection to each server, for as long as the server is in the ring.
+`RingConnections` has one connection to each server, as long as the server is in the ring.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _LIMITS: Final = ClientLimits(connect_timeout_ms=3_000)
 
 
 class ShipperCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """The access key that a shipper shows, and whom it trusts."""
+    """The access key of a shipper, and the certificates that it trusts."""
 
     key_id: str
     secret: Secret
@@ -63,7 +63,7 @@ class ShipperCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RingConnections:
-    """By ring name; `lost` hears of each connection that ends."""
+    """Connections by ring name; `lost` is called for each connection that ends."""
 
     def __init__(
         self, environment: Environment, access: ShipperCredentials, lost: Callable[[str], None]
@@ -77,7 +77,7 @@ class RingConnections:
         self._closing: set[asyncio.Task[None]] = set()
 
     def update(self, servers: Iterable[LogServer]) -> None:
-        """Connect to new servers, and to those that moved; leave those that are gone."""
+        """Connects to new and moved servers; disconnects from those that are gone."""
         wanted = {server.ring_name: server for server in servers}
         for name, known in list(self._servers.items()):
             new = wanted.get(name)
@@ -105,22 +105,23 @@ class RingConnections:
     def call(
         self, server: str, method: Method, payload: Sequence[Buffer], timeout_ms: int
     ) -> "asyncio.Future[Payload]":
-        """Raises at once what can be known at once."""
+        """Calls a server; raises at once if the call cannot begin."""
         channel = self._channels.get(server)
         if channel is None:
             raise Unavailable(f"server {server} is not in the ring any more")
         return channel.call(method, payload, timeout_ms)
 
     async def any_channel(self, timeout_s: float) -> Channel:
-        """One that is connected, each time another one if there are several; `Unavailable` where
-        none is for so long.
+        """Returns a connected channel, another one each time if there are several; `Unavailable` if
+        there is none in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     for name, channel in self._channels.items():
                         if channel.is_connected:
-                            # One that is connected may hang, or know nothing: the next is tried.
+                            # A connected server may hang, or lack the answer: the next call tries
+                            # another one.
                             self._channels[name] = self._channels.pop(name)
                             return channel
                     self._connected.clear()
@@ -129,7 +130,7 @@ class RingConnections:
             raise Unavailable("no server of the ring can be reached") from None
 
     def error_of(self, server: str) -> RaftwoodError | None:
-        """Why there is no connection; None where there is one, or nobody knows yet."""
+        """Returns why there is no connection; None if there is one, or no reason yet."""
         channel = self._channels.get(server)
         return None if channel is None else channel.last_error
 
@@ -157,7 +158,7 @@ _log = get_logger("clogs")
 
 
 class RingFollower:
-    """Use `start`, and `close` when done; the source is closed with it."""
+    """Call `start`, and `close` when done, which closes the source too."""
 
     def __init__(
         self,
@@ -178,9 +179,9 @@ class RingFollower:
         self.configuration: VersionedConfiguration | None = None
         self.health: Health | None = None
         self.on_servers: Callable[[Sequence[str]], None] = _ignore
-        """Hears the ring names that are used now, whenever that changes."""
+        """Called with the ring names in use, whenever they change."""
         self.on_event: Callable[[], None] = _nothing
-        """Called when `due` may be another one."""
+        """Called when `due` may have changed."""
 
     def start(self) -> None:
         self._following = self._loop.create_task(self._follow(), name="clogs configuration")
@@ -193,15 +194,15 @@ class RingFollower:
         await self._source.close()
         await self.links.close()
 
-    # For who sends
+    # For senders
 
     def route(self, name: str) -> str | None:
-        """The ring name of a file's server; None before a configuration has come."""
+        """Returns the ring name of a file's server; None before there is a configuration."""
         return None if self._routing is None else self._routing.ring_name_of(name)
 
     @property
     def due(self) -> float:
-        """When `tick` has something to do."""
+        """Returns when `tick` has something to do."""
         return NEVER if self.health is None else self.health.due
 
     def tick(self, now: float) -> None:
@@ -209,7 +210,7 @@ class RingFollower:
             self._perform(self.health.tick(now))
 
     def sent(self, server: str, now: float) -> None:
-        """Something was sent to a server, which may be checked on the occasion."""
+        """Records a send to a server, whose check may be made on the occasion."""
         if self.health is not None:
             self._perform(self.health.sent(server, now))
 
@@ -261,7 +262,7 @@ class RingFollower:
     def _ping(self, action: Ping) -> None:
         assert self.configuration is not None
         message = ClogsMessage(type=MessageType.PING, system=self._system, sequence=action.ping_id)
-        # Two gaps: a check that was put off waits for longer than one.
+        # Two gaps: a check that was put off waits longer than one.
         timeout_ms = 2 * self.configuration.configuration.ha.check_gap_ms
         try:
             future = self.links.call(action.server, PING, encode_message(message), timeout_ms)
@@ -289,8 +290,8 @@ class RingFollower:
 
 
 def _ignore(_: Sequence[str]) -> None:
-    """Nobody listens."""
+    """The default: ignores the event."""
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """The default: ignores the event."""

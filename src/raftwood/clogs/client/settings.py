@@ -21,20 +21,20 @@ class WhenFull(StrEnum):
     DROP_OLDEST = "drop-oldest"
     """The oldest that were never sent are dropped, and counted."""
     BLOCK = "block"
-    """Whoever gives lines waits."""
+    """The caller waits until there is room."""
 
 
 class SpoolMode(StrEnum):
     """Which batches are written to the spool."""
 
     OVERFLOW = "overflow"
-    """Those for which memory has no room, and all that is left at the end."""
+    """Batches for which memory has no room, and all that is left at the end."""
     ALWAYS = "always"
-    """Each one, so that what was taken outlives a killed process."""
+    """Every batch, so that accepted lines survive a killed process."""
 
 
 class Compression(StrEnum):
-    """Of batches on their way."""
+    """The compression of batches."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -162,7 +162,7 @@ class ClogsClientSettings(Section, frozen=True):
     ] = 5_000
 
     def __post_init__(self) -> None:
-        # In a program they are often given as plain texts and lists.
+        # Programs often pass them as plain texts and lists.
         force_setattr(self, "when_full", WhenFull(self.when_full))
         force_setattr(self, "spool", SpoolMode(self.spool))
         force_setattr(self, "compression", Compression(self.compression))
@@ -179,7 +179,7 @@ class _Sections(msgspec.Struct):
 
 
 def client_settings(values: Mapping[str, object]) -> ClogsClientSettings:
-    """From plain data, as files and keywords have it; `InvalidConfiguration` says what is wrong."""
+    """Checks plain data of files and keywords; `InvalidConfiguration` says what is wrong."""
     known = {setting.key: setting for setting in describe(_Sections)}
     parsed: dict[str, Any] = {}
     for key, value in values.items():

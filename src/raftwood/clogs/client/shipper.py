@@ -1,14 +1,14 @@
-"""`AsyncShipper`: takes lines by file name, and has them stored by the servers of a ring.
+"""`AsyncShipper`: accepts lines by file name, and gets them stored by the servers of a ring.
 
     async with await open_shipper(environment, settings) as shipper:
         delivery = shipper.send("app.log", [b"one line", b"another"])
         await delivery                      # stored, once and in order
         await shipper.flush()
 
-It drives the rules and holds none: `shipping_rules` says which batch goes where and when,
-`server_pool` knows the servers, `backlog` the lines in memory and on disk; `BatchShipper` carries
-out the actions of the rules. `deliver` is for callers that keep lines until they are stored, as
-`tail` does: it bypasses the backlog.
+It carries out rules and contains none: `shipping_rules` says which batch goes where and when,
+`server_pool` knows the servers, `backlog` holds lines in memory and on disk; `BatchShipper` carries
+out the actions of the rules. `deliver` is for callers that keep lines until they are stored, like
+`tail`: it bypasses the backlog.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ _log = get_logger("clogs")
 
 
 class BatchShipper:
-    """Of one shipper; `close` when done."""
+    """Sends one shipper's batches; `close` when done."""
 
     def __init__(
         self,
@@ -95,8 +95,9 @@ class BatchShipper:
         left: list[Spool],
         on_event: Callable[[], None],
     ) -> None:
-        """`left` are spools that others left: each is closed once all in it is stored. `on_event`
-        is called when the rules may have something to do."""
+        """`left` are spools that other processes left: each is closed once all in it is stored.
+        `on_event` is called when the rules may have something to do.
+        """
         self._settings = settings
         self._rules = rules
         self._ring = ring
@@ -109,9 +110,9 @@ class BatchShipper:
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._failing: dict[str, float] = {}
-        """Servers that take nothing, and since when."""
+        """Servers that accept nothing, and since when."""
         self._told: set[str] = set()
-        """Servers that lines wait for: each is told of once, until it takes some again."""
+        """Servers that lines wait for: each is logged once, until it accepts lines again."""
         self.last_error = ""
 
     def perform(self, action: Action, now: float) -> None:
@@ -122,11 +123,12 @@ class BatchShipper:
         elif self._rules.is_wanted(action):
             self._send(action, now)
         else:
-            # The ring has changed since the rules said so, or the one before could not be sent.
+            # The ring has changed since the action was decided, or the batch before could not be
+            # sent.
             self._rules.not_sent(action, now=now)
 
     async def close(self) -> None:
-        """What is answered from now on is for nobody."""
+        """Stops; later answers are ignored."""
         self._is_closed = True
         for task in list(self._loads):
             task.cancel()
@@ -227,18 +229,19 @@ class BatchShipper:
         elif isinstance(answer, OutOfOrder):
             rules.out_of_order(action.lane, action.entry, action.attempt, now=now)
         elif isinstance(answer, SequenceForgotten):
-            # Later ones of this producer are stored, and none is before those in front of it are.
+            # Later ones of this producer are stored, and a batch is stored only after those before
+            # it.
             self._acked(action, action.place)
         elif isinstance(answer, TooLarge):
-            # Of all that can be said against a batch, this alone will be said by all servers, for
-            # ever: what else is wrong somebody can put right, and the lines wait for that.
+            # This is the only error that every server will repeat for ever. All others can be
+            # fixed, and the lines wait for that.
             self._refused(action, answer)
         elif answer is not None:
             self._failed(action, answer)
         self._on_event()
 
     def _answer(self, future: "asyncio.Future[Payload]") -> ClogsMessage | RaftwoodError | None:
-        """What a receiver said; None at the end, when nobody wants to know any more."""
+        """Returns a receiver's answer; None if the shipper is closing."""
         if future.cancelled() or self._is_closed:
             return None
         error = future.exception()
@@ -249,7 +252,7 @@ class BatchShipper:
         try:
             message = decode_message(future.result())
         except RaftwoodError as damaged:
-            # Whatever was stored is stored once: the batch is sent again.
+            # The batch is sent again; even if it was stored, it is stored once.
             return Overloaded(damaged.message)
         return message if message.type is MessageType.ACK else Overloaded("no ack came")
 
@@ -278,7 +281,7 @@ class BatchShipper:
             if each.is_keepable:
                 self._counters.refused += each.count
             else:
-                self._counters.taken -= each.count  # whoever keeps them may give them again
+                self._counters.taken -= each.count  # the caller keeps them, and may give them again
             each.done(error)
         self._backlog.form_next(entry.name)
         self._on_event()
@@ -294,7 +297,7 @@ class BatchShipper:
     def _tell_waiting(self, server: str, error: RaftwoodError) -> None:
         self.last_error = error.message
         now = self._loop.time()
-        # Connections take a moment when a program starts, and when a server does: no news.
+        # Connections take a moment when a program or a server starts: do not log that.
         since = self._failing.setdefault(server, now)
         if server not in self._told and now - since >= _TOLD_AFTER_S:
             self._told.add(server)
@@ -306,7 +309,7 @@ _SPOOL_RETRY_S: Final = 5.0
 
 
 class AsyncShipper:
-    """Use `start`, and `close` when done."""
+    """Call `start`, and `close` when done."""
 
     def __init__(
         self,
@@ -357,12 +360,12 @@ class AsyncShipper:
         self._room: asyncio.Event = asyncio.Event()
         self._backlog.on_room = self._tell_room
         self.on_room: Callable[[], None] | None = None
-        """Called when there is more room than there was."""
+        """Called when memory is freed."""
         self._ring.on_servers = self._rules.servers_changed
         self._ring.on_event = self._pump.soon
         self._is_closed = False
         self._delivering = 0
-        """Lines that somebody else keeps until they are stored."""
+        """Lines that a caller of `deliver` keeps until they are stored."""
         self._sending = BatchShipper(
             settings,
             self._rules,
@@ -385,8 +388,8 @@ class AsyncShipper:
         tags: Sequence[tuple[str, str]] = (),
         mask: MaskLines | None = None,
     ) -> "AsyncShipper":
-        """Takes lines at once, and holds them until a configuration has come. The source is the
-        shipper's from now on.
+        """Starts a shipper, which accepts lines at once, and holds them until there is a
+        configuration. The shipper closes the source.
         """
         slots = None
         if settings.spool_folder:
@@ -410,7 +413,7 @@ class AsyncShipper:
                 self._backlog.resume(entry)
 
     async def _open_later(self) -> None:
-        """There was no room for a spool; there may be some later."""
+        """There was no room for a spool; tries again later."""
         while self._slots is None:
             await asyncio.sleep(_SPOOL_RETRY_S)
             try:
@@ -432,8 +435,8 @@ class AsyncShipper:
     def send(
         self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
     ) -> Delivery[None]:
-        """Take lines of a file, in order. With `when_full = block`, `Overloaded` where there is no
-        room: `put` waits for it.
+        """Takes lines of a file, in order. With `when_full = block` it raises `Overloaded` if there
+        is no room; `put` waits for it.
         """
         self._check_open()
         if self._settings.when_full is WhenFull.BLOCK and not self._backlog.has_room():
@@ -449,8 +452,8 @@ class AsyncShipper:
     async def put(
         self, name: str, lines: Sequence[bytes], *, time_ns: int | None = None
     ) -> Delivery[None]:
-        """As `send`, but waits for room, for up to `block_ms`."""
-        # `send` says why, where the time is over.
+        """Like `send`, but waits for room, for up to `block_ms`."""
+        # After a timeout `send` raises the reason.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.block_ms / 1000):
                 while self._settings.when_full is WhenFull.BLOCK and not self._backlog.has_room():
@@ -467,7 +470,7 @@ class AsyncShipper:
         time_ns: int | None = None,
         delivery: LineDelivery | None = None,
     ) -> None:
-        """As `send`, of a name that was checked, whatever there is room for."""
+        """Like `send`, with a checked name, and regardless of room."""
         if time_ns is None:
             time_ns = self._environment.clock.wall_ns()
         now = self._loop.time()
@@ -482,7 +485,7 @@ class AsyncShipper:
         times_ns: Sequence[int],
         fields: Sequence[Fields],
     ) -> None:
-        """As `take`, of lines with a time and further fields each."""
+        """Like `take`, for lines with a time and further fields each."""
         now = self._loop.time()
         self._backlog.take_records(name, lines, times_ns=times_ns, fields=fields, now=now)
         self._pump.soon()
@@ -493,21 +496,21 @@ class AsyncShipper:
 
     @property
     def held_bytes(self) -> int:
-        """Of memory."""
+        """Returns how much memory the lines take."""
         return self._backlog.held_bytes
 
     @property
     def held_lines(self) -> int:
-        """Taken by this life or resumed, and not acked, dropped or refused yet."""
+        """Returns how many lines taken or resumed are not acked, dropped or refused yet."""
         return self._backlog.held_lines + self._delivering
 
     async def deliver(self, batch: LineBatch) -> None:
-        """Returns once a batch that somebody else made, and keeps, is stored."""
+        """Ships a batch that the caller keeps; returns once it is stored."""
         self._check_open()
         delivery = LineDelivery(batch.count)
 
         def done(error: RaftwoodError | None) -> None:
-            if not isinstance(error, ShuttingDown):  # then whoever keeps them has them still
+            if not isinstance(error, ShuttingDown):  # the caller still has them at the end
                 self._delivering -= batch.count
             delivery.settle(batch.count, error)
 
@@ -518,7 +521,7 @@ class AsyncShipper:
         await delivery
 
     async def flush(self) -> None:
-        """Wait until all that was taken is stored, or dropped."""
+        """Waits until all that was taken is stored, or dropped."""
         self._backlog.form_all()
         self._pump.soon()
         entries = self._rules.entries()
@@ -536,7 +539,7 @@ class AsyncShipper:
                     entry.flushes.remove(waiting)
 
     async def sync(self) -> None:
-        """Wait until all that was taken is stored, or in the spool."""
+        """Waits until all that was taken is stored, or in the spool."""
         while self._slots is not None:
             own = self._slots.own
             was_failed = own.is_failed
@@ -548,7 +551,7 @@ class AsyncShipper:
         await self.flush()
 
     async def _keep_all(self, own: Spool) -> bool:
-        """Whether all is in the spool: in pieces, for only so much may wait for a disk at once."""
+        """Spools in pieces, because bytes that wait for a disk are bounded; whether all is in."""
         while True:
             kept = self._backlog.kept_batches
             is_whole = self._backlog.keep_all()
@@ -558,7 +561,7 @@ class AsyncShipper:
                 return is_whole
 
     async def close(self, *, wait_ms: int | None = None) -> None:
-        """Wait so long until all is stored; what is not then goes to the spool, if there is one.
+        """Waits up to `wait_ms` until all is stored; the rest goes to the spool, if there is one.
 
         Lines that are neither stored nor in a spool then are dropped, and counted.
         """
@@ -594,7 +597,7 @@ class AsyncShipper:
             _log.warning("lines were dropped at the end", lines=dropped)
 
     def status(self) -> ShipperStatus:
-        """Figures for people."""
+        """Returns the figures to show to people."""
         return shipper_status(
             self._ring.configuration,
             self._ring.health,
@@ -610,13 +613,13 @@ class AsyncShipper:
         )
 
     def count_dropped(self, lines: int) -> None:
-        """Lines that were dropped before they came here."""
+        """Counts lines that were dropped before they arrived here."""
         self.counters.taken += lines
         self.counters.dropped += lines
         self.counters.server(None).dropped += lines
 
     def later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call something on the shipper's loop."""
+        """Calls a function later on the shipper's loop."""
         self._loop.call_later(delay_s, callback)
 
     def _tell_room(self) -> None:
@@ -645,7 +648,7 @@ def _both(first: Done, flushes: list[LineDelivery], error: RaftwoodError | None)
 
 
 async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> SpoolSlots | None:
-    """None where the disk has no room for a spool."""
+    """Returns None if the disk has no room for a spool."""
     try:
         return await open_slots(
             environment, settings.spool_folder, bytes_max=settings.spool_bytes_max
@@ -658,7 +661,7 @@ async def _slots_of(environment: Environment, settings: ClogsClientSettings) -> 
 _ANSWER_MS: Final = 10_000
 _CONNECT_S: Final = 5.0
 _OTHERS_ASKED: Final = 3
-"""Servers that are asked for configurations beside those of the settings."""
+"""Servers of the ring that are asked for configurations, beside those of the settings."""
 
 
 async def open_shipper(
@@ -668,7 +671,7 @@ async def open_shipper(
     tags: Sequence[tuple[str, str]] = (),
     mask_rules: Sequence[MaskRule] = (),
 ) -> AsyncShipper:
-    """A shipper that takes lines at once. `mask_rules` see what the built-in `masks` have left."""
+    """Returns a shipper that takes lines at once. `mask_rules` see the result of `masks`."""
     mask = mask_of(settings.masks, mask_rules)
     access = access_of(settings)
     return await AsyncShipper.start(
@@ -683,13 +686,13 @@ async def open_shipper(
 
 
 def mask_of(masks: Sequence[str], mask_rules: Sequence[MaskRule] = ()) -> MaskLines | None:
-    """What masks a batch's lines; `InvalidConfiguration` for a rule that cannot be used."""
+    """Returns the masking of a batch's lines; `InvalidConfiguration` for an unusable rule."""
     masking = masking_of(masks, mask_rules)
     return None if masking is None else masking.mask_lines
 
 
 def access_of(settings: ClogsClientSettings) -> ShipperCredentials:
-    """The access key, and whom to trust."""
+    """Returns the access key, and the certificates to trust."""
     if not settings.access_key or not settings.access_secret:
         raise InvalidConfiguration(
             "a shipper needs an access key: make one by `raftwood key create PROJECT=writer`, and "
@@ -705,14 +708,14 @@ def access_of(settings: ClogsClientSettings) -> ShipperCredentials:
 def configuration_source(
     environment: Environment, settings: ClogsClientSettings, access: ShipperCredentials
 ) -> ConfigurationSource:
-    """The file, where one is named; else the servers, of which those in the settings are known."""
+    """Returns the file source, if a file is named; else one that asks the settings' servers."""
     if settings.configuration_file:
         return FileConfigurationSource(environment, settings.configuration_file)
     return _AskedServers(environment, settings, access)
 
 
 def first_configuration(addresses: Sequence[str]) -> VersionedConfiguration:
-    """Of servers that are known by their addresses alone, before anybody has told more."""
+    """Returns a configuration made of addresses alone, for the time before a server sends one."""
     servers = [LogServer(host, port) for host, port in map(split_address, addresses)]
     configuration = RingConfiguration(tuple(servers))
     check_configuration(configuration)
@@ -720,7 +723,7 @@ def first_configuration(addresses: Sequence[str]) -> VersionedConfiguration:
 
 
 class _AskedServers:
-    """The servers of the settings, then what any of them tells of its ring."""
+    """Asks the servers of the settings, and then those of the ring, for the configuration."""
 
     def __init__(
         self, environment: Environment, settings: ClogsClientSettings, access: ShipperCredentials
@@ -738,7 +741,7 @@ class _AskedServers:
             yield each
 
     def _asked(self, servers: Sequence[LogServer]) -> list[LogServer]:
-        """Those of the settings, which may all be gone one day, and some of the ring."""
+        """Returns the settings' servers, which may all be gone one day, and some of the ring."""
         first = self._first.configuration.servers
         addresses = {each.address for each in first}
         others = [each for each in servers if each.address not in addresses]
@@ -754,4 +757,4 @@ class _AskedServers:
 
 
 def _ignore(_: str) -> None:
-    """Who cannot be reached is asked again later."""
+    """An unreachable server is asked again later."""

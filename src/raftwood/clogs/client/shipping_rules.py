@@ -1,4 +1,4 @@
-"""The shipping rules, and what they move about: batches on their way, and a lane for each file.
+"""The shipping rules and their state: batches on their way, and a lane for each file.
 
 clogs' text routes each message by its file's name (section "Load balancing") and accepts that some
 are lost while a server is isolated ("High availability"). Here a batch is stored once, behind the
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raftwood.clogs.client.spool import Spool
 
 Done = Callable[[RaftwoodError | None], None]
-"""Told once what became of a batch: stored, or the error for which it never will be."""
+"""Called once with a batch's outcome: None if it is stored, or the error why it never will be."""
 
 
 class QueuedBatch:
@@ -52,24 +52,24 @@ class QueuedBatch:
     def __init__(self, batch: LineBatch, done: Done, *, is_keepable: bool = True) -> None:
         self.name = batch.name
         self.batch: LineBatch | None = batch
-        """None while the body is in the spool alone."""
+        """None while only the spool has the body."""
         self.count = batch.count
         self.size = len(batch.body)
         self.done = done
         self.flushes: list[LineDelivery] | None = None
-        """Who waits for it beside whoever gave it."""
+        """Further deliveries that wait for it, beside the caller's own."""
         self.held_bytes = 0
-        """What it takes of the memory that is bounded."""
+        """The bytes of bounded memory that it takes."""
         self.is_keepable = is_keepable
-        """Whether it may be spooled or dropped; not where somebody else keeps the lines."""
+        """Whether it may be spooled or dropped; false if the caller keeps the lines."""
         self.was_sent = False
         """A copy may be on its way: it can be stored at any time, and so is never dropped."""
         self.place = ""
-        """Where it may be stored, and nowhere else: the place that it was sent to."""
+        """The place that it was sent to: it may be stored there, and nowhere else."""
         self.is_stored = False
         self.is_dropped = False
         self.spool: Spool | None = None
-        """The one that it is in, and where."""
+        """The spool that it is in."""
         self.spool_group = 0
         self.spool_index = 0
 
@@ -96,21 +96,21 @@ class FileLane(LaneAttempts):
         self.queue: deque[QueuedBatch] = deque()
         """The first one is the next to be stored."""
         self.place = ""
-        """Where the receivers said that the file goes; empty: to be asked."""
+        """The place of the file as receivers gave it; empty: to be asked."""
         self.server = ""
-        """The one that was asked or sent to last."""
+        """The server that was asked or sent to last."""
         self.is_asking = False
-        """Its place or its first batch's body is asked for."""
+        """A request for its place, or for its first batch's body, is under way."""
         self.in_flight: deque[QueuedBatch] = deque()
         """Sent, and not answered: the first ones of the queue, all by one attempt."""
         self.last: LineBatch | None = None
-        """The last one of these."""
+        """The last batch in flight."""
         self.goes_on = False
-        """Whether more may follow these."""
+        """Whether more batches may follow these."""
         self.attempt = 0
-        """Counts all attempts, so that a late answer is known for one."""
+        """Counts all attempts, so that a late answer can be recognized."""
         self.held_at = ""
-        """The server at which it waits until fewer are under way."""
+        """The server at which it waits until fewer batches are under way."""
 
     @property
     def is_under_way(self) -> bool:
@@ -118,7 +118,7 @@ class FileLane(LaneAttempts):
 
 
 LANES_MAX: Final = 65_536
-"""Beyond it a file that has nothing to ship is forgotten, and asked for anew."""
+"""Above it a file that has nothing to ship is forgotten, and its place is asked anew."""
 
 
 class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class ShippingLimits(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_max: int = 64
     """Batches under way at one server."""
     file_in_flight_max: int = 8
-    """Of these, of one file."""
+    """The limit for one file."""
     retry: Backoff = Backoff(first_ms=100, longest_ms=5_000)
 
 
@@ -137,13 +137,13 @@ class ShipBatch(msgspec.Struct, frozen=True):
     lane: FileLane
     entry: QueuedBatch
     batch: LineBatch
-    """The entry's, which may be let go of meanwhile."""
+    """The entry's body, which the entry may release meanwhile."""
     server: str
     place: str
     attempt: int
     is_repeat: bool
     was_at: str = ""
-    """Where it may be stored without this."""
+    """The place where it may be stored even without this send."""
     follows: bool = False
 
 
@@ -180,22 +180,22 @@ class ShippingRules:
         self._lanes: dict[str, FileLane] = {}
         self._ready: dict[FileLane, None] = {}
         self._waiting: list[tuple[float, int, FileLane]] = []
-        """A heap; what is in it for another time than the lane's `retry_at` is passed over."""
+        """A heap; entries for another time than the lane's `retry_at` are skipped."""
         self._turn = 0
         self._held: dict[str, dict[FileLane, None]] = {}
-        """By server, in the order in which they came."""
+        """By server, in order of arrival."""
         self._freed: dict[str, None] = {}
-        """Servers with fewer under way than there were."""
+        """Servers with fewer batches under way than before."""
         self._in_flight: dict[str, int] = {}
         self._windows: dict[str, int] = {}
-        """Batches of a file that a server keeps in order; of others it is one."""
+        """Batches of a file that a server keeps in order; one for servers not listed."""
         self.due: float = NEVER
         """When `actions` has something to do even if nothing happens before."""
 
     # Events
 
     def add(self, entry: QueuedBatch) -> FileLane:
-        """One more batch of its file, behind all others."""
+        """Adds a batch behind all others of its file."""
         lane = self._lanes.get(entry.name)
         if lane is None:
             lane = self._lanes[entry.name] = FileLane(entry.name)
@@ -204,25 +204,26 @@ class ShippingRules:
         return lane
 
     def told(self, server: str, window: int) -> None:
-        """How many batches of a file the server keeps in order."""
+        """A server has sent how many batches of a file it keeps in order."""
         self._windows[server] = window
 
     def located(self, lane: FileLane, attempt: int, place: str) -> None:
-        """A server has told where the file goes."""
+        """A server has answered where the file goes."""
         if lane.is_asking and attempt == lane.attempt:
             self._leave(lane)
             lane.place = place
             self._offer(lane)
 
     def acked(self, lane: FileLane, entry: QueuedBatch, place: str) -> list[QueuedBatch]:
-        """The entry is stored; which ones are over by that, in order. Its lane goes on at the place
-        told with it.
+        """The entry is stored; returns the entries that are over by that, in order. Its lane
+        continues at the place in the ack.
         """
         if entry.is_stored:
             return []  # it was sent twice, and both were answered
         # An ack counts however late it comes, and of whichever attempt: the batch is stored
         # (planted bug "a late ack counts for nothing"). Batches are over in order all the same: a
-        # caller that hears of the second believes that the first is stored (planted bug "acks count
+        # caller that sees the second stored believes that the first is stored (planted bug "acks
+        # count
         # in any order").
         entry.is_stored = True
         over: list[QueuedBatch] = []
@@ -240,7 +241,7 @@ class ShippingRules:
         return over
 
     def moved(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
-        """The place takes no more, and has not stored the batch: the next one is asked for."""
+        """The place takes no more, and has not stored the batch: asks for the next place."""
         if self._is_in_flight(lane, entry, attempt):
             # The place has ended without this batch, and so without those behind it: they are in
             # doubt no more. Those in front of it may be stored there, and keep the place (planted
@@ -274,22 +275,22 @@ class ShippingRules:
             self._try_later(lane, now)
 
     def out_of_order(self, lane: FileLane, entry: QueuedBatch, attempt: int, *, now: float) -> None:
-        """The server does not know the one before: it may be stored by now all the same."""
+        """The server does not know the batch before: that one may be stored all the same."""
         if self._is_in_flight(lane, entry, attempt):
             self._break_off(lane, entry, now)
 
     def is_wanted(self, action: ShipBatch) -> bool:
-        """Whether the batch is still to be sent: others may have changed that a moment ago."""
+        """Whether the batch is still to be sent: other events may just have changed that."""
         return self._is_in_flight(action.lane, action.entry, action.attempt)
 
     def not_sent(self, action: ShipBatch, *, now: float) -> None:
-        """The batch could not even be sent: unless it was before, it is not stored."""
+        """The batch could not be sent: unless it was sent before, it is not stored."""
         action.entry.was_sent, action.entry.place = action.is_repeat, action.was_at
         self.failed(action.lane, action.entry, action.attempt, now=now)
 
     def refused(self, lane: FileLane, entry: QueuedBatch, attempt: int) -> list[QueuedBatch]:
-        """The batch will never be taken as it is; those that were given up just now. Behind it,
-        those go too that somebody else keeps, who will give them again in their order.
+        """The batch will never be accepted as it is; returns the entries given up just now. Those
+        are also the later ones whose lines the caller keeps: it gives them again in their order.
         """
         if lane.is_asking and attempt == lane.attempt and lane.queue[0] is entry:
             self._leave(lane)
@@ -329,7 +330,7 @@ class ShippingRules:
             self._forget_if_idle(lane)
 
     def servers_changed(self, live: Iterable[str]) -> None:
-        """The ring is another one: lanes under way at servers that left it go on elsewhere."""
+        """The ring has changed: lanes under way at servers that left it continue elsewhere."""
         known = set(live)
         self._windows = {server: each for server, each in self._windows.items() if server in known}
         self._ready.clear()
@@ -349,7 +350,7 @@ class ShippingRules:
     # Actions
 
     def actions(self, now: float) -> list[Action]:
-        """What is to be done now."""
+        """Returns what to do now."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= now:
             at, _, lane = heapq.heappop(waiting)
@@ -377,7 +378,7 @@ class ShippingRules:
         return sum(self._in_flight.values())
 
     def entries(self) -> list[QueuedBatch]:
-        """All that is not stored yet, in order per file."""
+        """Returns all entries that are not stored yet, in order per file."""
         return [
             entry for lane in self._lanes.values() for entry in lane.queue if not entry.is_dropped
         ]
@@ -474,7 +475,7 @@ class ShippingRules:
         )
 
     def _go_on(self, lane: FileLane, actions: list[Action]) -> None:
-        """Send those that may follow what is under way."""
+        """Sends batches that may follow those under way."""
         window = min(self._limits.file_in_flight_max, self._windows.get(lane.server, 1))
         while (
             lane.goes_on
@@ -489,7 +490,7 @@ class ShippingRules:
 
     def _may_follow(self, lane: FileLane, entry: QueuedBatch) -> bool:
         # A receiver stores what follows only behind the one in front of it, which it knows by
-        # producer and sequence and at one place. At another place nobody holds this batch back
+        # producer and sequence and at one place. At another place no receiver holds this batch back
         # while the one in front is lost (planted bug "a batch follows to a place that it was not
         # sent to").
         last, batch = lane.last, entry.batch
@@ -503,7 +504,7 @@ class ShippingRules:
         )
 
     def _leave(self, lane: FileLane) -> None:
-        """What was asked is answered, or nobody waits for it any more."""
+        """The request is answered, or its answer is not needed any more."""
         lane.is_asking = False
         self._free(lane, 1)
 
@@ -514,7 +515,7 @@ class ShippingRules:
         self._freed[lane.server] = None
 
     def _take_back(self, lane: FileLane, entry: QueuedBatch) -> None:
-        """Wait no more for a batch and those behind it; more go once those before it are stored."""
+        """Stops waiting for a batch and those behind it; the next ones go after those before it."""
         if entry not in lane.in_flight:
             return
         count = 0
@@ -531,7 +532,7 @@ class ShippingRules:
             self._try_later(lane, now)
 
     def _reset(self, lane: FileLane) -> None:
-        """It need not wait any more, for whatever it waits."""
+        """Ends all waiting of the lane."""
         if lane.held_at in self._held:
             self._held[lane.held_at].pop(lane, None)
         lane.held_at = ""
@@ -553,7 +554,7 @@ class ShippingRules:
             lane.queue.popleft()
 
     def _forget_if_idle(self, lane: FileLane) -> None:
-        """An idle lane is kept for its place, unless there are very many."""
+        """Forgets an idle lane, but only if there are very many: a lane remembers its place."""
         is_idle = not lane.queue and not lane.is_under_way
         # One that was forgotten before may have a successor by now.
         if is_idle and len(self._lanes) > LANES_MAX and self._lanes.get(lane.name) is lane:

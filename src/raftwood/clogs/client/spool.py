@@ -1,4 +1,4 @@
-"""`Spool`: batches on disk until they are stored, for which memory has no room or which outlive us.
+"""`Spool`: batches on disk until they are stored: an overflow of memory that outlives the process.
 
 A spool's folder has slots, one for each process that uses it; `open_slots` takes the first free
 one, and those that ended processes left behind.
@@ -47,15 +47,16 @@ from raftwood.disk.segment_log.scan import ScannedRecord
 from raftwood.disk.store import Store
 
 ACKS_UNSYNCED_MAX: Final = 256
-"""After so many acks the spool is synced: logs know a producer's last 1,024 sequences, so that what
-is sent again after a power failure is still known."""
+"""After so many acks the spool is synced: logs know a producer's last 1,024 sequences, and so still
+recognize batches that are sent again after a power failure.
+"""
 WRITING_BYTES_MAX: Final = 8 << 20
-"""On their way to the disk, and so still in memory."""
+"""Limit of bytes on their way to the disk, which are still in memory."""
 GROUP_BATCHES_MAX: Final = 16
 GROUP_BYTES_MAX: Final = 1 << 20
-"""Once it has so many, the file's next batch begins another group."""
+"""At this size the file's next batch begins another group."""
 CLUSTER: Final = "clogs-spool"
-"""What a slot's folder says it belongs to."""
+"""The cluster's name in a slot's folder."""
 REMEDY: Final = (
     "the shipper leaves this slot alone and uses another; its batches are lost unless it is "
     "restored from a backup, so remove the folder once nobody needs it"
@@ -67,7 +68,7 @@ _SETTINGS: Final = LogSettings(
     full_retry_ms=500,
 )
 _COUNT_BITS: Final = 20
-"""An entry's term is its sequence and, in so many bits, how many lines it has."""
+"""An entry's term is its sequence and, in so many bits, its number of lines."""
 
 _log = get_logger("clogs")
 
@@ -79,7 +80,7 @@ class SpoolFailed(StoreError):
 
 
 class SpoolFull(Overloaded):
-    """A spool holds as much as it may."""
+    """The spool has reached its limit."""
 
     code = "clogs_spool_full"
 
@@ -90,8 +91,9 @@ class _Owner(msgspec.Struct, frozen=True, array_like=True):
     name: str
     producer: bytes
     dropped: tuple[tuple[int, int], ...] = ()
-    """Indexes behind the head that were given up, from one up to another: they are still there, but
-    were counted as dropped, and later ones may be stored by now."""
+    """Ranges of indexes behind the head that were given up: these batches are still on disk, but
+    were counted as dropped, and later ones may be stored by now.
+    """
 
 
 def _decode_owner(group: int, state: bytes | None) -> _Owner:
@@ -113,21 +115,21 @@ class _Group:
     def __init__(self, number: int, head: int, next_index: int) -> None:
         self.number = number
         self.key: _Owner | None = None
-        """None for what an earlier life left."""
+        """None for a group of an earlier life."""
         self.head = head
         self.next_index = next_index
         self.gone: set[int] = set()
-        """Stored or given up behind the head."""
+        """Indexes behind the head that are stored or given up."""
         self.dropped: list[tuple[int, int]] = []
         self.size = 0
-        """Of all that was ever written to it."""
+        """The size of all that was ever written to it."""
 
     @property
     def is_full(self) -> bool:
         return self.next_index > GROUP_BATCHES_MAX or self.size >= GROUP_BYTES_MAX
 
     def drop(self, index: int) -> None:
-        """Take note of one that was given up behind the head."""
+        """Records that a batch behind the head was given up."""
         first = index
         if self.dropped and self.dropped[-1][1] == index:
             first, _ = self.dropped.pop()
@@ -148,12 +150,12 @@ class _WatchedFiles:
 
 
 def _answer(callback: Callable[[Completion], None], completion: Completion) -> None:
-    with suppress(SpoolFailed):  # it was told; the log stands still from now on
+    with suppress(SpoolFailed):  # the failure was reported; the log writes no more
         callback(completion)
 
 
 class Spool:
-    """One slot; use `open`, and `close` when done."""
+    """One slot; call `open`, and `close` when done."""
 
     def __init__(self, store: Store, bytes_max: int) -> None:
         self._store = store
@@ -161,16 +163,16 @@ class Spool:
         self._bytes_max = bytes_max
         self._groups: dict[int, _Group] = {}
         self._by_owner: dict[_Owner, _Group] = {}
-        """The last group of each in this life."""
+        """The last group of each owner in this life."""
         self._next_group = max(self._log.groups(), default=0) + 1
         self._acks_unsynced = 0
         self._owed_states: dict[int, SetState] = {}
         self._owed: dict[int, Record] = {}
-        """By group: what there was no room to note."""
+        """By group: records for which there was no room."""
         self._syncing: set[asyncio.Future[None]] = set()
-        """Who waits for the disk, and must not wait for one that failed."""
+        """Calls that wait for the disk, and must be released if it fails."""
         self.held_bytes = 0
-        """Of frames that are not stored yet; on disk there is more, until the log compacts."""
+        """The size of frames that are not stored yet; the disk has more, until the log compacts."""
         self.held_batches = 0
         self.is_failed = False
         self.on_failed: Callable[[Spool], None] = _ignore_failure
@@ -185,7 +187,7 @@ class Spool:
         bytes_max: int,
         log_settings: LogSettings | None = None,
     ) -> "Spool":
-        """`StoreLocked` where another process has the slot."""
+        """Opens a slot; `StoreLocked` if another process has it."""
         found: list[Spool] = []
 
         def fail(reason: str) -> NoReturn:
@@ -211,11 +213,11 @@ class Spool:
 
     @property
     def has_content(self) -> bool:
-        """Whether an earlier life left something, before `recover`."""
+        """Whether an earlier life left batches, before `recover`."""
         return bool(self._log.groups())
 
     def recover(self) -> list[QueuedBatch]:
-        """What an earlier life left, oldest first per file; bodies are read when they are due."""
+        """Returns what an earlier life left, oldest first per file; bodies are read when due."""
         by_owner: dict[tuple[str, bytes], list[tuple[int, QueuedBatch]]] = {}
         for number in self._log.groups():
             owner = _decode_owner(number, self._log.state(number))
@@ -239,7 +241,7 @@ class Spool:
                 self._groups[number] = group
             else:
                 self._owed[number] = DropGroup(number)
-        # What was in memory until the end was written last, and may be older.
+        # Batches that stayed in memory until the end were written last, but may be older.
         return [entry for found in by_owner.values() for _, entry in sorted(found, key=_term)]
 
     def _resumed(self, owner: _Owner, term: int, frame_bytes: int) -> QueuedBatch:
@@ -255,15 +257,15 @@ class Spool:
         entry = QueuedBatch(bare, _ignore)
         entry.batch = None
         entry.size = frame_bytes - FRAME_OVERHEAD_BYTES - len(owner.name.encode())
-        entry.was_sent = True  # for all that is known
+        entry.was_sent = True  # as far as is known
         entry.spool = self
         return entry
 
     def keep(self, entry: QueuedBatch, kept: Callable[[], None]) -> None:
-        """Write a batch; `kept` is called when it is durable, unless the spool fails before.
+        """Writes a batch; `kept` is called when it is durable, unless the spool fails before.
 
-        `SpoolFull`, `DiskFull` and `Overloaded`: there is no room, on the disk or on the way to it.
-        Not to be called for an entry that is in the spool already.
+        Raises `SpoolFull`, `DiskFull` or `Overloaded` without room, on the disk or on the way to
+        it. Must not be called for an entry that is in the spool already.
         """
         batch = entry.batch
         assert batch is not None
@@ -299,7 +301,7 @@ class Spool:
         try:
             self._log.write(records, done)
         except (StoreDamaged, InvariantViolated, ShuttingDown) as error:
-            # The log has found damage while it made room, and takes no more.
+            # The log has found damage while it made room, and accepts no more.
             self._fail(error.message)
             raise SpoolFailed(error.message) from error
 
@@ -308,7 +310,7 @@ class Spool:
             kept()
 
     async def load(self, entry: QueuedBatch) -> LineBatch:
-        """A batch's body again; `StoreDamaged` where it cannot be read."""
+        """Reads a batch's body back; `StoreDamaged` if it is unreadable."""
         is_resumed = self._groups[entry.spool_group].key is None
         runs = await self._log.read(entry.spool_group, entry.spool_index, bytes_max=1)
         try:
@@ -323,12 +325,12 @@ class Spool:
             raw_bytes=message.raw_bytes,
             codec=message.codec,
             body=message.body,
-            # Also one that this life has taken over from a slot whose disk failed.
+            # Also a batch that this life has taken over from a slot whose disk failed.
             is_resumed=is_resumed or message.is_resumed,
         )
 
     def forget(self, entry: QueuedBatch) -> None:
-        """The entry is stored, or given up."""
+        """Removes an entry that is stored or given up."""
         group = self._groups[entry.spool_group]
         self.held_bytes -= _frame_bytes(entry)
         self.held_batches -= 1
@@ -358,8 +360,8 @@ class Spool:
         self._note(is_urgent=entry.is_dropped)
 
     def _note(self, *, is_urgent: bool) -> None:
-        """What is not noted is sent again by the next life: what is stored is known there, but not
-        what was dropped.
+        """Writes the removals. The next life sends again what is not recorded as removed: it
+        recognizes stored batches, but not dropped ones.
         """
         if self.is_failed:
             return
@@ -388,7 +390,7 @@ class Spool:
             _resolve(waiting)
 
     async def sync(self) -> None:
-        """Wait until all that was given is durable, or the spool has failed."""
+        """Waits until all that was given is durable, or the spool has failed."""
         if self.is_failed:
             return
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -398,7 +400,7 @@ class Spool:
         await durable
 
     async def close(self) -> None:
-        """Give the slot back, with all that was given on the disk if it can be."""
+        """Releases the slot; all that was given is on disk then, unless the disk failed."""
         if self.is_failed:
             await self._store.abandon()
             return
@@ -416,7 +418,7 @@ class Spool:
 
 
 async def readable_lines(files: Files, path: str) -> int:
-    """How many lines of a damaged slot can be read that were not shipped, as far as it tells."""
+    """Counts the readable lines of a damaged slot that were not shipped, as far as known."""
     groups: dict[int, dict[int, int]] = {}
 
     def take(record: ScannedRecord) -> None:
@@ -435,7 +437,7 @@ async def readable_lines(files: Files, path: str) -> int:
 
 
 async def check_spool(_: Environment, content: FolderContent) -> Findings:
-    """What `raftwood store check` verifies of a slot: whose batches each group has.
+    """Verifies a slot for `raftwood store check`: the owner of each group's batches.
 
     The batches are records of the log, which has a checksum for each.
     """
@@ -465,15 +467,15 @@ def _is_in(index: int, ranges: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """No caller waits."""
 
 
 def _ignore(_: RaftwoodError | None) -> None:
-    """Until somebody takes the entry over."""
+    """The default until the entry has an owner."""
 
 
 def _ignore_failure(_: Spool) -> None:
-    """Until somebody wants to know."""
+    """The default until a callback is set."""
 
 
 def _term(found: tuple[int, QueuedBatch]) -> int:
@@ -484,17 +486,17 @@ SLOTS_MAX: Final = 256
 
 
 class SpoolSlots(msgspec.Struct, frozen=True):
-    """The spools of a process: its own, and those that others left with something in them."""
+    """The spools of a process: its own, and those with content that ended processes left."""
 
     own: Spool
     left: list[Spool]
 
 
 async def open_slots(environment: Environment, folder: str, *, bytes_max: int) -> SpoolSlots:
-    """The first slot that is free, and all others that are free and not empty.
+    """Opens the first free slot, and all other free ones that are not empty.
 
-    A slot that cannot be read is left for somebody to look at. `InvalidInput` where the folder
-    cannot be used, or all slots are in use.
+    An unreadable slot is left for an operator. `InvalidInput` if the folder is unusable, or all
+    slots are in use.
     """
     folder = folder.rstrip("/") or "/"
     with explained(folder):

@@ -1,6 +1,4 @@
-"""Counters and status of a shipper, in lines: by server, and in all. No line leaves it
-uncounted.
-"""
+"""Counters and status of a shipper, in lines: by server, and in all. They count every line."""
 
 from typing import Final
 
@@ -12,7 +10,7 @@ from raftwood.clogs.configuration import VersionedConfiguration
 from raftwood.clogs.health import Health
 
 NO_SERVER: Final = "-"
-"""Where no server was known yet."""
+"""Stands for lines of the time before any server was known."""
 SERVERS_MAX: Final = 4096
 
 
@@ -27,21 +25,21 @@ class ServerCounters(msgspec.Struct):
 
 
 class Counters(msgspec.Struct):
-    """All of a shipper's."""
+    """All counters of a shipper."""
 
     taken: int = 0
     acked: int = 0
     dropped: int = 0
     refused: int = 0
-    """A receiver will never take them as they are, as in a batch that is too large for it."""
+    """Lines that a receiver will never accept, as in a batch that is too large for it."""
     cut: int = 0
-    """Lines that were longer than the limit, and stored as far as it goes."""
+    """Lines that were longer than the limit, and stored up to it."""
     resumed: int = 0
     """Found in the spool at the start: they count as taken by an earlier life."""
     servers: dict[str, ServerCounters] = {}
 
     def copied(self) -> "Counters":
-        """As they are now: who looks at them in another thread finds that they add up."""
+        """Returns a consistent copy for readers in other threads."""
         servers = {name: replace(each) for name, each in self.servers.items()}
         return replace(self, servers=servers)
 
@@ -66,7 +64,7 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     invalid_checks: int = 0
     round_trip_ms: float | None = None
     why: str = ""
-    """There is no connection."""
+    """Why there is no connection; empty if there is one."""
     counters: ServerCounters
 
 
@@ -74,13 +72,13 @@ class ShipperStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A shipper as a whole."""
 
     version: int | None = None
-    """Of the ring's configuration; None before one has come."""
+    """The version of the ring's configuration; None before there is one."""
     digest: str = ""
     is_panic: bool = False
     """All servers are isolated, and all are tried."""
     held_bytes: int = 0
     held_lines: int = 0
-    """Lines taken and resumed are acked, dropped, refused, or these."""
+    """Lines not settled: taken and resumed lines are acked, dropped, refused, or these."""
     spool_bytes: int = 0
     files: int = 0
     in_flight: int = 0

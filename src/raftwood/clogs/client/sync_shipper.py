@@ -1,8 +1,8 @@
-"""What threads have given and nobody has taken up yet: giving costs next to nothing, and no lock.
+"""The inbox of threads' lines, and `Shipper`: giving lines costs next to nothing, and no lock.
 
-The inbox is bounded by its items and by the bytes of the large ones among them, so that together it
-holds `memory_bytes_max` at the most, beside as much in the backlog. Where it is full the oldest
-are dropped and counted, unless whoever gives waits.
+The inbox is bounded by its items and by the bytes of the large ones among them, so that it holds at
+most `memory_bytes_max`, as does the backlog. If it is full, the oldest lines are dropped and
+counted, unless the caller waits.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ from raftwood.delivery.deliveries import Delivery
 from raftwood.disk.loop_thread import LoopThread
 
 LARGE_BYTES: Final = 1024
-"""From here on an item's bytes are counted; smaller ones are counted as items alone."""
+"""An item of this size or more counts by its bytes; smaller ones count as items alone."""
 ITEMS_MIN: Final = 1024
 ITEMS_MAX: Final = 65_536
 _FIELDS_MAX: Final = 4_096
 
 
 class GivenLines(NamedTuple):
-    """Lines of one file that were given at once."""
+    """Lines of one file from one call."""
 
     name: str
     lines: list[bytes]
@@ -55,7 +55,7 @@ class GivenLines(NamedTuple):
 
 
 GivenRecord: TypeAlias = tuple[str, str, float, str, str]
-"""For handlers, whose calls are many: file, text, time, level and logger."""
+"""A record of a handler, which makes many calls: file, text, time, level and logger."""
 Item: TypeAlias = GivenLines | GivenRecord
 
 
@@ -74,18 +74,18 @@ class Inbox:
         return len(self.items) < self.items_max and self._large_bytes < self._large_bytes_max
 
     def announce(self, size: int) -> None:
-        """A large item is about to be put."""
+        """Counts a large item that is about to be put."""
         if size > LARGE_BYTES:
             with self._lock:
                 self._large_bytes += size
 
     def make_room(self) -> None:
-        """Drop the oldest until there is room for one more."""
+        """Drops the oldest until there is room for one more."""
         while self.items and not self.has_room():
             try:
                 item = self.items.popleft()
             except IndexError:
-                return  # all were taken up meanwhile
+                return  # all were taken meanwhile
             self.took(item)
             lines = line_count(item)
             with self._lock:
@@ -101,7 +101,7 @@ class Inbox:
                 self._large_bytes -= size
 
     def take_back(self, item: Item) -> bool:
-        """Whether an item was still there, and is not any more."""
+        """Removes an item; returns whether it was still there."""
         try:
             self.items.remove(item)
         except ValueError:
@@ -110,7 +110,7 @@ class Inbox:
         return True
 
     def dropped_since(self) -> int:
-        """Lines that were dropped since this was asked last."""
+        """Returns how many lines were dropped since the last call."""
         if not self._dropped_lines:
             return 0
         with self._lock:
@@ -118,7 +118,7 @@ class Inbox:
         return dropped
 
     def drain(self, shipper: AsyncShipper, items_max: int) -> int:
-        """On the shipper's loop: hand over what is there; how many items that were."""
+        """Passes items on to the shipper, on its loop; returns how many there were."""
         if dropped := self.dropped_since():
             shipper.count_dropped(dropped)
         items, taken = self.items, 0
@@ -141,7 +141,7 @@ class Inbox:
         return taken
 
     def _hand_over(self, records: list[GivenRecord], shipper: AsyncShipper) -> None:
-        """Those of one file, which came one behind the other."""
+        """Passes on consecutive records of one file."""
         if not records:
             return
         _, texts, times_s, levels, loggers = zip(*records, strict=True)
@@ -156,13 +156,13 @@ class Inbox:
         )
 
     def give_up(self) -> int:
-        """At the end: how many lines are dropped here; whoever waits for some is told."""
+        """At the end, drops all items and fails their deliveries; returns the number of lines."""
         dropped = self.dropped_since()
         while self.items:
             try:
                 item = self.items.popleft()
             except IndexError:
-                break  # somebody has taken the last one back
+                break  # a thread has taken the last one back
             lines = line_count(item)
             dropped += lines
             if isinstance(item, GivenLines):
@@ -177,12 +177,12 @@ def line_count(item: Item) -> int:
 
 @lru_cache(maxsize=_FIELDS_MAX)
 def _fields(level: str, logger: str) -> Fields:
-    """The same for all records with both: they are encoded once for each batch."""
+    """Returns one object for each pair, so that each batch encodes it once."""
     return {"level": level, "logger": logger}
 
 
 def _line(text: object) -> bytes:
-    """Formatters may make bytes, or what is no text at all."""
+    """Converts what formatters return, which may be bytes, or no text at all."""
     if isinstance(text, bytes):
         return text
     return encoded_text(text if isinstance(text, str) else str(text))
@@ -192,19 +192,19 @@ def _nanoseconds(time_s: float) -> int:
     try:
         return int(time_s * 1_000_000) * 1000
     except (ValueError, OverflowError, TypeError):
-        return 0  # it is no time, but the line is a line
+        return 0  # an invalid time, but the line is kept
 
 
 THREAD_NAME: Final = "clogs shipper"
 _POLL_S: Final = 0.01
 _QUIET_POLLS: Final = 50
-"""So often nothing was found: then the thread sleeps until it is woken."""
+"""After so many polls without a line the thread sleeps until it is woken."""
 _TURN_ITEMS_MAX: Final = 4_096
-"""Taken up at once: pings and acks are served in between."""
+"""Limit of one turn: pings and acks are served in between."""
 _REOPEN_S: Final = 5.0
-"""After a failure to start."""
+"""The pause after a failure to start."""
 _END_S: Final = 5.0
-"""At the end, beyond what lines are shipped for: to write the spool, and to close connections."""
+"""Time at the end, after the last lines are shipped, to write the spool and close connections."""
 
 Opening: TypeAlias = Callable[[Environment], Coroutine[Any, Any, AsyncShipper]]
 _Result = TypeVar("_Result")
@@ -221,7 +221,7 @@ class Shipper:
         mask_rules: Sequence[MaskRule] = (),
         opening: Opening | None = None,
     ) -> None:
-        """`tags` are stored with all lines, `mask_rules` are rules of one's own beside `masks`.
+        """`tags` are stored with all lines; `mask_rules` are the caller's rules beside `masks`.
         `opening` makes the shipper on its loop; by default `open_shipper` does.
         """
         self.settings = settings
@@ -233,10 +233,10 @@ class Shipper:
         process_hooks.register(self)
 
     def _begin(self) -> None:
-        """As in a process that has given nothing yet."""
-        # The thread that starts another may log meanwhile, and so come here again.
+        """Sets the state of a process that has given no lines yet."""
+        # Reentrant: the thread that starts another may log meanwhile, and so come here again.
         self.lock = threading.RLock()
-        """For moments alone; another one in a forked child."""
+        """Held for moments only; a forked child makes a new one."""
         self._room = threading.Condition(threading.Lock())
         self._waiting = 0
         self._inbox = Inbox(self.settings.memory_bytes_max)
@@ -244,7 +244,7 @@ class Shipper:
         self._items_max = self._inbox.items_max
         self._thread: LoopThread | None = None
         self.thread_ident: int | None = None
-        """Of the shipper's own thread."""
+        """The id of the shipper's own thread."""
         self._shipper: AsyncShipper | None = None
         self._opened: Future[AsyncShipper] | None = None
         self._is_starting = False
@@ -262,11 +262,11 @@ class Shipper:
 
     @property
     def is_closed_late(self) -> bool:
-        """Somebody else closes it at the end of the process."""
+        """Whether an owner closes it at the end of the process."""
         return self._owner is not None and self._owner() is not None
 
     def left_to(self, owner: object) -> None:
-        """The owner closes it at the end of the process, if it is still there."""
+        """Leaves it to the owner, if that still exists, to close it at the end of the process."""
         self._owner = weakref.ref(owner)
 
     def __enter__(self) -> Self:
@@ -280,8 +280,8 @@ class Shipper:
     def send(
         self, name: str, lines: str | bytes | Sequence[str | bytes], *, time_ns: int | None = None
     ) -> Delivery[None]:
-        """Take lines of a file, in order per thread. It waits for room with `when_full = block`
-        alone: then `Overloaded` says that there was none for `block_ms`.
+        """Takes lines of a file, in order per thread. Only with `when_full = block` it waits for
+        room; then it raises `Overloaded` if there is none for `block_ms`.
         """
         given = (lines,) if isinstance(lines, str | bytes) else lines
         encoded = [_encoded(line) for line in given]
@@ -297,7 +297,7 @@ class Shipper:
         return delivery
 
     def take_record(self, name: str, text: str, created_s: float, level: str, logger: str) -> None:
-        """For handlers: one line with further fields, under a name that was checked."""
+        """Takes one line with further fields, for handlers; the name must be checked."""
         if self._is_closed:
             raise _closed()
         if self._is_blocking or len(self._items) >= self._items_max or len(text) > LARGE_BYTES:
@@ -306,7 +306,7 @@ class Shipper:
 
     def _put(self, item: Item) -> None:
         self._items.append(item)
-        # The thread says that it sleeps before it looks for the last time.
+        # The thread sets the flag that it sleeps before it looks for the last time.
         if not self._is_awake:
             self._wake()
         if self._is_closed and self._inbox.take_back(item):
@@ -344,15 +344,15 @@ class Shipper:
             )
 
     def flush(self, timeout_ms: int = 60_000) -> None:
-        """Wait until all that was given before is stored, or dropped."""
+        """Waits until all that was given before is stored, or dropped."""
         self._on_loop(AsyncShipper.flush, timeout_ms)
 
     def sync(self, timeout_ms: int = 60_000) -> None:
-        """Wait until all that was given before is stored, or in the spool."""
+        """Waits until all that was given before is stored, or in the spool."""
         self._on_loop(AsyncShipper.sync, timeout_ms)
 
     def status(self) -> ShipperStatus | None:
-        """Figures, the last ones after the end; None before the first line."""
+        """Returns the figures, after the end the last ones; None before the first line."""
         if self._shipper is None or self._is_closed:
             return self._last_status
         return self._on_loop(_status, 60_000)
@@ -392,8 +392,8 @@ class Shipper:
         return await work(shipper)
 
     def close(self, *, wait_ms: int | None = None) -> None:
-        """Ship for so long, `exit_ms` if nothing is said; the rest goes to the spool, or is
-        dropped and counted. Another call waits for the end of the first.
+        """Ships for up to `wait_ms`, by default `exit_ms`; the rest goes to the spool, or is
+        dropped and counted. A second call waits for the end of the first.
         """
         wait_ms = self.exit_ms if wait_ms is None else wait_ms
         wait_ms = process_hooks.wait_ms_at_end(wait_ms)
@@ -427,12 +427,12 @@ class Shipper:
                 ending = thread.begin(self._end_on_loop(shipper, wait_ms))
                 ending.result(max(0.0, deadline - time.monotonic()))
         except FutureTimeout:
-            # The disk stands still: the program is not to stand still with it.
+            # The disk hangs: the program must not hang with it.
             process_hooks.tell("log lines may be lost: the shipper could not be closed in time")
             self._inbox.give_up()
             return
         except (RaftwoodError, OSError, ValueError, CancelledError):
-            pass  # why it could not be started is told below
+            pass  # the reason why it did not start is printed below
         thread.stop()
         lost = self._inbox.give_up()
         if shipper is None:
@@ -454,7 +454,7 @@ class Shipper:
     # The thread
 
     def _wake(self) -> None:
-        """Never waits: what takes time is done by the thread."""
+        """Wakes the thread without waiting; the thread does what takes time."""
         with self.lock:
             if self._is_awake or self._is_closed or self._is_starting:
                 return
@@ -490,7 +490,7 @@ class Shipper:
             self._fail(error.message if isinstance(error, RaftwoodError) else repr(error))
 
     def _fail(self, reason: str) -> None:
-        """Told once for each reason; with lines that come later it is tried again."""
+        """Reports each reason once; later lines cause another attempt."""
         self._failed_at = time.monotonic()
         if reason != self._failure:
             self._failure = reason
@@ -526,19 +526,19 @@ class Shipper:
             if not self._items:
                 return
             self._is_awake = True
-        # Where more waits, what has come meanwhile is served first, and then the rest at once.
+        # If more waits, the loop serves other events first, and then the rest at once.
         delay_s = 0.0 if self._items else _POLL_S
         self._poll_timer = asyncio.get_running_loop().call_later(delay_s, self._poll)
 
     async def _drain_all(self, shipper: AsyncShipper) -> None:
-        """All that is there now; what comes meanwhile is not waited for."""
+        """Drains all that is there now, without waiting for more."""
         left = len(self._items)
         while taken := self._drain(shipper, min(left, _TURN_ITEMS_MAX)):
             left -= taken
             await asyncio.sleep(0)
 
     def _drain(self, shipper: AsyncShipper, items_max: int) -> int:
-        """How many items there were."""
+        """Passes items on; returns how many there were."""
         taken = self._inbox.drain(shipper, items_max)
         if taken:
             self._tell_room()
@@ -550,7 +550,7 @@ class Shipper:
                 self._room.notify_all()
 
     def after_fork(self) -> None:
-        """In the child: its parent's thread is not there, and what it holds is not the child's."""
+        """Resets the state in a child, where the parent's thread and its lines do not exist."""
         if self._thread is not None:
             self._thread.after_fork(self._shipper)
         self._begin()

@@ -1,6 +1,6 @@
-"""Follows files as they grow, are rotated, truncated and replaced; hands each line on once.
+"""Follows files as they grow, are rotated, truncated and replaced; delivers each line once.
 
-Start reading at `rules` (what becomes of files) and `checkpoints` (what is durable about them),
-then `reader`, `lanes` and `tailer`. Imports clogs' frames, lines and masking, and the settings of
-`client`; the way to the log is handed in (`seams.BatchDeliverer`).
+Start reading at `rules` (what happens to files) and `checkpoints` (their durable state), then
+`reader`, `lanes` and `tailer`. Imports clogs' frames, lines and masking, and the settings of
+`client`; its owner passes in the way to the log (`seams.BatchDeliverer`).
 """

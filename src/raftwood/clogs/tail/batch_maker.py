@@ -1,7 +1,7 @@
-"""`BatchMaker`: makes a batch of a block: masks it, splits it into lines, encodes, compresses.
+"""`BatchMaker`: makes a block into a batch: masks it, splits it into lines, encodes, compresses.
 
 `LineSplitter` handles a block as a whole, by searches and splits that run in C. The lines of a
-block follow from its bytes and the rules alone, so that a batch can be made again.
+block depend only on its bytes and the rules, so that a batch can be made again.
 """
 
 import re
@@ -18,11 +18,11 @@ from raftwood.clogs.tail.seams import LineMasking
 from raftwood.clogs.tail.settings import Multiline, TailSettings
 
 _CONTINUATION_BYTES_MAX = 3
-"""Of one character in UTF-8."""
+"""Limit of one character in UTF-8."""
 
 
 class Forced(IntEnum):
-    """What is taken of the end of a block though more may follow."""
+    """What is taken from the end of a block though more may follow."""
 
     NOTHING = 0
     LINES = 1
@@ -32,7 +32,7 @@ class Forced(IntEnum):
 
 
 class LineSplitter:
-    """Cuts blocks by one tailer's rules."""
+    """Cuts blocks into lines by one tailer's rules."""
 
     def __init__(self, settings: TailSettings) -> None:
         self._line_bytes_max = settings.line_bytes_max
@@ -45,7 +45,7 @@ class LineSplitter:
     # How much of a block is taken
 
     def taken(self, block: bytes, force: Forced) -> int:
-        """How many bytes from the block's beginning on are whole lines, or have to go as such."""
+        """Returns how many bytes at the beginning are whole lines, or must be taken as such."""
         size = self._bounded(block, block.rfind(b"\n") + 1)
         if self._multiline is not None and size:
             size = self._whole_records(block, size, force)
@@ -56,8 +56,8 @@ class LineSplitter:
         return size
 
     def _bounded(self, block: bytes, size: int) -> int:
-        """Lines at the beginning of the block, no more than a batch may have."""
-        # As `count` would tell, which looks at byte after byte, and this only at what it looks for.
+        """Limits the size to the lines that a batch may have."""
+        # The same result as `count`, which looks at every byte and so is slower.
         if len(block) - len(block.replace(b"\n", b"")) <= self._lines_max:
             return size
         while block.count(b"\n", 0, size) > self._lines_max:
@@ -66,7 +66,7 @@ class LineSplitter:
         return size
 
     def _whole_records(self, block: bytes, size: int, force: Forced) -> int:
-        """Up to the beginning of the last record, which may go on behind the block."""
+        """Returns where the last record begins, which may continue behind the block."""
         assert self._multiline is not None
         at = size - 1
         for _ in range(self._multiline.lines_max):
@@ -77,16 +77,16 @@ class LineSplitter:
                 return size if force else at + 1
         else:
             return size  # more lines than a record may have
-        # The line behind it may be longer than a whole block, and so never come to its end in one.
+        # The line behind it may be longer than a whole block, and so never end within one.
         is_long = len(block) >= self._line_bytes_max
         return size if force or is_long else 0
 
     # Which lines they are
 
     def lines(self, block: bytes, *, is_mid_line: bool = False) -> tuple[list[bytes], int]:
-        """The lines without their ends, and how many cuts were made in long ones.
+        """Returns the lines without their ends, and how many cuts were made in long ones.
 
-        `is_mid_line`: what is before the block in its first line was shipped as a line.
+        `is_mid_line`: the beginning of the first line was shipped before, as a line.
         """
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
@@ -123,7 +123,7 @@ class LineSplitter:
         return pieces, len(pieces) - len(lines)
 
     def _piece(self, line: bytes, begin: int) -> int:
-        """Where a piece of a long line ends: before a character, not within one."""
+        """Returns where a piece of a long line ends: between two characters, not within one."""
         end = limit = begin + self._line_bytes_max
         for back in range(_CONTINUATION_BYTES_MAX + 1):
             if limit - back >= len(line) or line[limit - back] & 0xC0 != 0x80:
@@ -154,7 +154,7 @@ class LineSplitter:
 
 
 def _patterns(multiline: Multiline) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """What a line matches that begins a record, and where one record ends and the next begins."""
+    """Returns the patterns of a line that begins a record, and of the place between two records."""
     if multiline.start:
         begins = b"(?=(?:" + multiline.start.encode() + b"))"
     else:
@@ -170,7 +170,7 @@ class MadeBatch(msgspec.Struct, frozen=True):
 
 
 class BatchMaker:
-    """Makes batches by one tailer's rules; used by several threads at once."""
+    """Makes batches by one tailer's rules; several threads use it at once."""
 
     def __init__(self, settings: TailSettings, masking: LineMasking | None) -> None:
         self._settings = settings
@@ -180,13 +180,13 @@ class BatchMaker:
         self.rules = settings.line_rules.digest
 
     def taken(self, block: bytes, force: Forced) -> int:
-        """How many bytes of a block are made into a batch."""
+        """Returns how many bytes of a block are made into a batch."""
         return self._cutter.taken(block, force)
 
     def make(
         self, block: bytes, intent: BatchIntent, *, name: str, time_ns: int, is_resumed: bool
     ) -> MadeBatch | None:
-        """None where the block has no line: it is the newline of one that was shipped before."""
+        """Returns None for a block without a line: the newline of a line shipped before."""
         settings, masked = self._settings, block
         if self._masking is not None:
             masked = self._masking.mask_block(block)
@@ -194,7 +194,7 @@ class BatchMaker:
         if not lines:
             if masked == block:
                 return None
-            lines = [b""]  # all of a last line was masked, by nothing: it is a line all the same
+            lines = [b""]  # masking removed all of the last line: it is a line all the same
         raw = encode_lines(
             lines,
             time_ns=time_ns,

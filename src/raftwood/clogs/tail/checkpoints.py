@@ -1,4 +1,4 @@
-"""Checkpoints of followed files: identity, how far each is stored, which batches may be sent.
+"""Checkpoints of followed files: identity, stored offset, and batches that may have been sent.
 
 An offset alone cannot ship lines once. Moved before the ack, it loses a batch in a crash (planted
 bug "an offset that moves before the ack"); moved after it, it ships one twice. So a batch's name
@@ -8,7 +8,7 @@ if they have it (planted bug "a resumed batch under a new name").
 
 `FileCheckpoints` keeps them in a segment log: a group for each file, its state the latest
 checkpoint. Group 0 says that a tailer has run here before, so files that are there when it first
-runs can be told from later ones; its state has the rules that batches under way are made by.
+runs are recognized; its state has the rules that batches under way are made by.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from raftwood.clogs.tail.settings import LineRules
 from raftwood.disk.segment_log import DropGroup, LogSettings, Record, SegmentLog, SetState
 
 HEAD_BYTES: Final = 1024
-"""How many of a file's first bytes tell whether it is still the same file."""
+"""The length of a file's beginning that shows whether it is still the same file."""
 VERSION: Final = 1
 
 
@@ -183,7 +183,7 @@ class FileCheckpoints:
         return found
 
     def rules(self) -> Sequence[LineRules]:
-        """The rules that made batches of an earlier run; release 0.1.0 kept none."""
+        """Returns the rules that made batches of an earlier run; release 0.1.0 kept none."""
         state = None if self.is_new else self._log.state(_BEGUN)
         return _decoded(state, KnownRules).rules if state else ()
 

@@ -1,7 +1,7 @@
 """`MachineFiles`: the real file system, on threads: a slow disk never stops the event loop.
 
-`birth_ns` tells a file from another one that got its inode. Python's `os.stat` does not tell it on
-Linux, so the kernel is asked by `statx`.
+`birth_ns` distinguishes a file from another one that got its inode. Python's `os.stat` lacks it on
+Linux, so it comes from `statx`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _statx: Final = _compiled_statx()
 
 
 def birth_ns(descriptor: int) -> int:
-    """Nanoseconds since 1970; 0 where the system or the file system does not tell."""
+    """Returns nanoseconds since 1970; 0 if the system or the file system does not record it."""
     if _statx is None:
         return 0
     answer = ctypes.create_string_buffer(_ANSWER_BYTES)
@@ -63,7 +63,7 @@ def birth_ns(descriptor: int) -> int:
 
 Result = TypeVar("Result")
 _THREADS: Final = 4
-"""A disk that hangs holds up its own files and not all the others."""
+"""A disk that hangs delays its own files and not all the others."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
@@ -111,7 +111,7 @@ class MachineFiles:
 def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
     found: dict[str, FoundFile] = {}
     for pattern in paths:
-        # A file that is named as it is, is meant.
+        # A file that is named literally is never excluded.
         left_out = exclude if glob.has_magic(pattern) else ()
         for path in glob.iglob(pattern, recursive=True):
             if path in found or is_excluded(path, left_out):
@@ -122,7 +122,7 @@ def _scan(paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
 
 
 def _found(path: str, *, is_matched: bool = True) -> FoundFile | None:
-    """None for what is no regular file, or went away."""
+    """Returns None if there is no regular file at the path."""
     try:
         status = os.stat(path)
     except OSError:
@@ -149,7 +149,7 @@ def _find(wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
             with os.scandir(folder) as entries:
                 paths = [entry.path for entry in entries if entry.inode() in numbers]
         except OSError:
-            continue  # the folder may come back, as one that is mounted late
+            continue  # the folder may come back, for example if it is mounted late
         for path in sorted(paths):
             each = _found(path, is_matched=False)
             if each is not None and each.identity.inode in numbers:
@@ -170,12 +170,12 @@ def _open(path: str) -> OpenedFile:
 
 def _read(handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
     data = os.pread(handle, length, offset)
-    while 0 < len(data) < length:  # a read may be cut short before the file's end
+    while 0 < len(data) < length:  # a read may return less before the file's end
         more = os.pread(handle, length - len(data), offset + len(data))
         if not more:
             break
         data += more
-    # Behind the data: whatever happened to the file before is seen.
+    # After the data, so that the look shows whatever happened to the file before.
     return data, _look(handle, os.pread(handle, HEAD_BYTES, 0))
 
 

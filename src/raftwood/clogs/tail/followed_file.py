@@ -1,6 +1,6 @@
-"""`FollowedFile`: how far a file is read, which batches of it are under way, and what it became.
+"""`FollowedFile`: how far a file is read, its batches under way, and what happened to it.
 
-No I/O and no clock. Its state is its checkpoint, and what a restart finds out anew. The tailer's
+No I/O and no clock. Its state is its checkpoint, and what a restart finds out again. The tailer's
 counters and status stand here as well.
 """
 
@@ -26,41 +26,41 @@ from raftwood.clogs.tail.checkpoints import (
 
 
 class TailCounters(msgspec.Struct):
-    """In this life of the tailer; they only grow."""
+    """Counters of this life of the tailer; they only grow."""
 
     lines: int = 0
-    """Stored."""
+    """Lines stored."""
     bytes: int = 0
-    """Of files, stored."""
+    """Bytes of files stored."""
     batches: int = 0
     resumed_batches: int = 0
-    """Of an earlier life, sent again under their old names."""
+    """Batches of an earlier life, sent again under their old names."""
     unknown_batches: int = 0
-    """Of an earlier life, which can't be made again: they may be stored or not."""
+    """Batches of an earlier life that cannot be made again: they may be stored or not."""
     unknown_bytes: int = 0
     cuts: int = 0
-    """Files that were cut, and begun anew."""
+    """Files that were cut, and begun again."""
     cut_bytes: int = 0
-    """Known to have been in files when they were cut or went away, and never read."""
+    """Bytes known to have been in files when they were cut or went away, and never read."""
     missed_files: int = 0
-    """Known to have been made and deleted before they could be opened: nobody knows their sizes."""
+    """Files that were made and deleted before they could be opened: their sizes are unknown."""
     cut_lines: int = 0
     """Cuts that were made in lines that are too long."""
     retries: int = 0
-    """Of deliveries that failed."""
+    """Deliveries that failed and were repeated."""
     troubles: int = 0
     """Failures to open or read files, or to write the state."""
     refused_files: int = 0
 
 
 class FileStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One file."""
+    """The status of one file."""
 
     name: str
     path: str
     size: int
     offset: int
-    """Stored up to here."""
+    """The file is stored up to here."""
     behind_bytes: int
     lines: int
     bytes: int
@@ -68,18 +68,18 @@ class FileStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TailStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The tailer as it is."""
+    """The status of a tailer."""
 
     files: int
     open_files: int
     missing_files: int
-    """Of an earlier life, not found again so far."""
+    """Files of an earlier life, not found again so far."""
     behind_bytes: int
     scanned_because: str = ""
-    """Why changes are looked for every `scan_ms`, where folders cannot be watched."""
+    """Why changes are looked for every `scan_ms`, if folders cannot be watched."""
     counters: TailCounters
     file_list: list[FileStatus]
-    """Those that are furthest behind first; not all of them where there are many."""
+    """Those that are furthest behind first; incomplete if there are many."""
 
 
 class FileCounters(msgspec.Struct):
@@ -91,15 +91,15 @@ class FileCounters(msgspec.Struct):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """When nothing more could be taken of a file."""
+    """The state of a file from which nothing more could be taken."""
 
     place: tuple[int, int, int]
-    """Where reading stood, and the file's size and time."""
+    """The place of reading, and the file's size and time."""
     force: Forced
 
 
 class FollowedFile:
-    """A file. Its number is that of its state, and is never used for another one in one life."""
+    """A followed file. Its number is that of its state, and is unique in one life."""
 
     def __init__(
         self, number: int, checkpoint: FileCheckpoint, producer: bytes, *, now_ms: int
@@ -111,23 +111,23 @@ class FollowedFile:
         self.folder = checkpoint.folder
         self.name = checkpoint.name
         self.next_name = checkpoint.name
-        """What it is to be shipped as once nothing of it is under way."""
+        """The name to ship it under once nothing of it is under way."""
         self.home = checkpoint.home
         self.origin = ""
-        """The path of a glob that what is at its path now had before."""
+        """The path, matched by a glob, from which the file at its path was renamed."""
         self.offset = checkpoint.offset
         self.is_mid_line = checkpoint.is_mid_line
         self.cuts = checkpoint.cuts
         self.birth_ns = checkpoint.birth_ns
         self.head: FileHead = checkpoint.head
         self.intents: deque[BatchIntent] = deque(checkpoint.intents)
-        """Durable or about to be, and not acked."""
+        """Intents that are durable or about to be, and not acked."""
         self.resuming: deque[BatchIntent] = deque(checkpoint.intents)
-        """Those of an earlier life that are to be made again."""
+        """Intents of an earlier life whose batches are to be made again."""
         self.sequence = 0
 
         self.read_to = self.offset
-        """Made into batches up to here."""
+        """The file is made into batches up to here."""
         self.reads_mid_line = self.is_mid_line
         for intent in self.intents:
             if intent.cuts == self.cuts:
@@ -135,9 +135,9 @@ class FollowedFile:
 
         self.size = self.read_to
         self.peak_size = self.size
-        """The largest one that was seen before the file shrank."""
+        """The largest size that was seen before the file shrank."""
         self.has_shrunk = False
-        """It was seen to, and is not begun anew so far."""
+        """It was seen to shrink, and is not begun again so far."""
         self.mtime_ns = 0
         self.links = 1
         self.grown_ms = now_ms
@@ -148,15 +148,15 @@ class FollowedFile:
         self.is_matched = False
         """Whether the last scan found it by a glob."""
         self.was_seen = False
-        """In this life."""
+        """It was seen in this life."""
         self.left_ms: int | None = None
-        """Since when it is not at its home any more."""
+        """Since when it is no longer at its home."""
         self.caught_up_ms: int | None = None
         """When it was first read to its end after that."""
         self.is_overdue = False
-        """It lost its name long ago and grows all the same: its successor waits no longer."""
+        """It lost its name long ago and still grows: its successor waits no longer."""
         self.rested_ms: int | None = now_ms
-        """Since when it cannot be found, or is of no interest; None: it is followed."""
+        """Since when it is missing, or needs no attention; None: it is followed."""
         self.is_forgotten = False
         self.served = 0
         """When a batch was last made of it, counted in batches of all files."""
@@ -165,13 +165,13 @@ class FollowedFile:
         self.refusal = ""
         """Why its batch under way is not stored so far."""
         self.failures = 0
-        """In a row."""
+        """Failures in a row."""
         self.retry_at_ms = 0
         self.counters = FileCounters()
 
     @property
     def is_at_end(self) -> bool:
-        """All that is known to be in it is stored."""
+        """Whether all that is known to be in it is stored."""
         return self.read_to == self.size and not self.intents
 
     @property
@@ -179,12 +179,12 @@ class FollowedFile:
         return max(0, self.size - self.offset)
 
     def found(self, found: FoundFile, *, now_ms: int) -> bool:
-        """As a scan saw it; whether its size or time are others."""
+        """Takes in a scan; returns whether its size or time changed."""
         self.path, self.was_seen, self.is_matched = found.path, True, found.is_matched
         return self.looked(found.size, found.mtime_ns, now_ms=now_ms)
 
     def looked(self, size: int, mtime_ns: int, *, now_ms: int) -> bool:
-        """Its size and time now; whether they are others."""
+        """Takes in its size and time; returns whether they changed."""
         if size == self.size and mtime_ns == self.mtime_ns:
             return False
         self.has_shrunk |= size < self.size
@@ -202,11 +202,11 @@ class FollowedFile:
         self.checked = Checked((self.read_to, self.size, self.mtime_ns), force)
 
     def head_after(self, data: Buffer, taken: int, look: FileLook) -> FileHead | None:
-        """The head once `data` from `read_to` on is read; None where the file changed meanwhile."""
+        """Returns the head once `data` from `read_to` on is read; None if the file changed."""
         begin, end = self.read_to, min(HEAD_BYTES, self.read_to + taken)
         if begin >= HEAD_BYTES or end <= self.head.length:
             return self.head
-        # The look is later than the data: what both have of the file must be the same.
+        # The look is later than the data: the part of the file that both have must be the same.
         if len(look.head) < end or look.head[begin:end] != bytes(data[: end - begin]):
             return None
         return FileHead.of(look.head, end)
@@ -214,7 +214,7 @@ class FollowedFile:
     def intended(
         self, data: Buffer, *, codec: Codec, rules: int, ends_mid_line: bool
     ) -> BatchIntent:
-        """The next batch's intent, for bytes from `read_to` on."""
+        """Returns the next batch's intent, for bytes from `read_to` on."""
         return BatchIntent(
             producer=self.producer,
             sequence=self.sequence + 1,
@@ -231,7 +231,7 @@ class FollowedFile:
     def checkpoint(
         self, *, intent: BatchIntent | None = None, head: FileHead | None = None
     ) -> FileCheckpoint:
-        """As it is to be durable, with one more intent where there is one."""
+        """Returns the checkpoint to save, with one more intent if given."""
         intents = self.intents if intent is None else [*self.intents, intent]
         return FileCheckpoint(
             identity=self.identity,
@@ -248,7 +248,7 @@ class FollowedFile:
         )
 
     def intend(self, intent: BatchIntent, head: FileHead) -> None:
-        """The intent is on its way to the disk: reading goes on behind it."""
+        """The intent is on its way to the disk: reading continues behind it."""
         if intent.begin != self.read_to or intent.sequence != self.sequence + 1:
             raise InvariantViolated(f"an intent of {self.path} does not follow the one before")
         self.sequence = intent.sequence
@@ -257,7 +257,7 @@ class FollowedFile:
         self.read_to, self.reads_mid_line = intent.end, intent.ends_mid_line
 
     def skip(self, count: int, head: FileHead) -> None:
-        """Bytes that make no line: the newline of a line that was shipped without it."""
+        """Skips bytes that make no line: the newline of a line that was shipped without it."""
         self.head = head
         self.read_to += count
         self.reads_mid_line = False
@@ -269,7 +269,7 @@ class FollowedFile:
         self.resuming.remove(intent)
 
     def settled(self, intent: BatchIntent) -> None:
-        """A batch is stored, or nobody will ever know: its file goes on behind it."""
+        """A batch is stored, or its outcome will never be known: the file continues behind it."""
         self.intents.remove(intent)
         if intent.cuts == self.cuts:
             self.offset, self.is_mid_line = intent.end, intent.ends_mid_line
@@ -277,8 +277,8 @@ class FollowedFile:
                 self.offset, self.is_mid_line = self.read_to, self.reads_mid_line
 
     def begin_anew(self) -> int:
-        """The file was cut: all in it is new. How many bytes are known to be lost unread."""
-        # If nobody saw it shrink, what it had grown by may be of the new contents.
+        """The file was cut: all in it is new. Returns how many bytes are lost unread."""
+        # If the file was not seen to shrink, its growth may belong to the new contents.
         lost = max(0, self.peak_size - self.read_to) if self.has_shrunk else 0
         self.peak_size, self.has_shrunk = 0, False
         self.cuts += 1
@@ -290,4 +290,4 @@ class FollowedFile:
 
 
 ProducerOf = Callable[[int, FileIdentity], bytes]
-"""A producer id of its own for each file, by its number, in one life of a tailer."""
+"""Makes a unique producer id for each file, by its number, in one life of a tailer."""

@@ -1,12 +1,13 @@
-"""`FolderWatch`: hears of changes in folders by inotify, which is read on the event loop itself.
+"""`FolderWatch`: notices changes in folders by inotify, which the event loop itself reads.
 
-Folders that may have files of the globs tell of everything; those above them tell of what may make
-other folders match. Events that come fast are read less often, and all those of a while at once.
+It watches all events of folders that may have files of the globs; above them, only those that may
+make other folders match. Frequent events are read less often, and then together.
 
-The plain events of the kernel are needed, as inotify_simple gives them: in order, with the cookie
-that says which name became which, with the notice that some were dropped, of folders that come and
-go. watchfiles gives sets of paths, from a thread that wakes up every few milliseconds: to be told
-of a file within 2 ms it takes 1.4 % of a core when nothing happens; this takes 0.2 ms and nothing.
+It needs the plain events of the kernel, as inotify_simple provides them: in order, with the cookie
+that pairs the two names of a rename, with the notice of dropped events, and for folders that come
+and go. watchfiles provides sets of paths, from a thread that wakes up every few milliseconds: to
+notice a file within 2 ms it takes 1.4 % of a core when nothing happens; inotify takes 0.2 ms and
+nothing.
 """
 
 import asyncio
@@ -43,16 +44,16 @@ _FOLDERS: Final = _CREATE | _MOVED_FROM | _MOVED_TO | _DELETE
 _PAUSE_S: Final = 0.005
 _PAUSE_S_MAX: Final = 0.2
 _SHARE: Final = 10
-"""Events take this share of the time at the most."""
+"""The largest share of the time that events may take."""
 _EVENTS_MAX: Final = 1 << 16
-"""Read and not taken; more wait in the kernel, which then tells that it had to drop some."""
+"""Read and not taken; more wait in the kernel, which reports when it has to drop some."""
 _FOLDERS_MAX: Final = 100_000
 
 _LOCAL: Final = frozenset(
     "aufs bcachefs btrfs erofs exfat ext2 ext3 ext4 f2fs jfs nilfs2 "  # noqa: SIM905
     "ntfs3 overlay ramfs reiserfs rootfs squashfs tmpfs ubifs vfat xfs zfs".split()
 )
-"""File systems that nobody but this machine's kernel writes to: it tells of all changes."""
+"""File systems that only this machine's kernel writes to: it reports all changes."""
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -64,11 +65,11 @@ class _Folder:
         self.next_names: set[str] = set()
         """Folders or links of these names lead to more files."""
         self.leads_on = False
-        """Whatever their names."""
+        """All folders in it lead to more files, whatever their names."""
 
 
 class FolderWatch:
-    """inotify, of one tailer."""
+    """The inotify watch of one tailer."""
 
     def __init__(self, files: MachineFiles) -> None:
         self._files = files
@@ -80,7 +81,7 @@ class FolderWatch:
         self._events: list[WatchEvent] = []
         self._on_events: Callable[[], None] | None = None
         self._moved: dict[int, str] = {}
-        """What left its path, by the cookie that tells where to."""
+        """Paths that files left, by the cookie of the move."""
         self._pause: asyncio.TimerHandle | None = None
         self._is_reading = False
 
@@ -136,12 +137,12 @@ class FolderWatch:
         self._pause = loop.call_later(min(pause_s, _PAUSE_S_MAX), self._listen)
 
     def _tell(self, event: "Event", left: Mapping[int, str]) -> None:
-        """`left`: of the last time; the two events of a move may come in two readings."""
+        """`left` is of the last reading: the two events of a move may come in two readings."""
         mask = event.mask
         if mask & _Q_OVERFLOW:
             self._events.append(WatchEvent(EventKind.UNCLEAR))
             return
-        # Of a folder that is not known (any more) the scan tells that follows.
+        # The scan that follows covers folders that are unknown or no longer known.
         for path, folder in self._folders.get(event.wd, {}).items():
             if mask & (_IGNORED | _MOVE_SELF):
                 self._events.append(WatchEvent(EventKind.UNCLEAR))
@@ -156,7 +157,7 @@ class FolderWatch:
         if event.mask & _MODIFY:
             self._events += (WatchEvent(EventKind.WRITTEN, each) for each in paths)
         elif event.mask & _MOVED_FROM:
-            self._moved[event.cookie] = paths[-1]  # a link's path is what the file is known by
+            self._moved[event.cookie] = paths[-1]  # the file is known by the path of the link
             self._events += (WatchEvent(EventKind.REMOVED, each) for each in paths[1:])
         elif event.mask & _MOVED_TO:
             origin = self._moved.pop(event.cookie, "") or left.get(event.cookie, "")
@@ -192,7 +193,7 @@ class FolderWatch:
                 watch = inotify.add_watch(path, mask)
             except OSError as error:
                 if error.errno == errno.ENOENT or not (folder.has_files or problem):
-                    continue  # it is gone, or the scans are enough for what is above
+                    continue  # it is gone, or scans suffice for what is above
                 problem = f"{path} cannot be watched: {error.strerror}"
                 if error.errno == errno.ENOSPC:
                     problem = f"{path} cannot be watched: raise fs.inotify.max_user_watches"
@@ -245,7 +246,7 @@ def _walk(path: str, parts: Sequence[str], folders: dict[str, _Folder]) -> None:
 
 
 def _all_below(path: str) -> Iterator[str]:
-    """With the folder itself; none twice, whatever links lead to."""
+    """Yields the folder itself and all below; none twice, whatever links lead to."""
     seen: dict[tuple[int, int], None] = {}
     waiting = [path]
     while waiting and len(seen) < _FOLDERS_MAX:
@@ -274,7 +275,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _file_system_types() -> dict[str, str]:
-    """By mount point; empty where the system does not tell."""
+    """Returns types by mount point; empty if the system does not list them."""
     types = {}
     try:
         with open("/proc/self/mountinfo") as mounts:

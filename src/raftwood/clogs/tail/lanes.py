@@ -1,7 +1,7 @@
-"""Lanes: the batches of one name, handed over one by one, some before the first is stored.
+"""Lanes: deliver the batches of one name in order, some before the first is stored.
 
-Where one is not taken, those behind it are not stored either, and fail as well: all of them are
-handed over anew, in their order. A *round* is from one such failure to the next.
+If one is refused, those behind it are not stored either, and fail as well: all of them are
+delivered again, in their order. A *round* lasts from one such failure to the next.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from raftwood.clogs.tail.settings import TailSettings
 _log = get_logger("tail")
 _RETRY_MS_MAX: Final = 60_000
 _AHEAD_MAX: Final = 7
-"""Batches of a name that are made or delivered behind the first one, which is not stored so far."""
+"""Limit of batches of a name that are made or delivered behind the first unstored one."""
 
 
 class _Place:
-    """A batch's, behind another one."""
+    """A batch's place behind another one."""
 
     def __init__(self, before: "_Place | None") -> None:
         self.before = before
         self.round = -1
-        """In which it was handed over last."""
+        """The round in which it was last handed over."""
         self.is_stored = False
 
 
 class _Lane:
-    """Whose turn it is to be handed over, of one name."""
+    """The order of delivery of one name's batches."""
 
     def __init__(self) -> None:
         self._round = 0
@@ -55,14 +55,14 @@ class _Lane:
         self._tell()
 
     def fail(self, place: _Place) -> bool:
-        """A batch was not taken. Whether it was the first one of the round to say so."""
+        """A batch was refused; returns whether it was the first failure of the round."""
         if place.round != self._round:
             return False
         self._round += 1
         return True
 
     async def stored(self, place: _Place) -> None:
-        """A batch is; returns once the one before it is known to be, too."""
+        """A batch is stored; returns once the one before it is known to be stored, too."""
         before = place.before
         while before is not None and not before.is_stored:
             changed = self._changed
@@ -98,7 +98,7 @@ class TailLanes:
         self._counters = counters
         self._room = asyncio.Semaphore(settings.batches_max)
         self._ahead_left = settings.batches_max // 2
-        """Names whose batches are not taken leave the other half of the room to the others."""
+        """Names whose batches are refused leave the other half of the room to the others."""
         self._running: dict[str, None] = {}
         self._served = 0
         self.is_stopping = False
@@ -111,7 +111,7 @@ class TailLanes:
         return name in self._running
 
     def wake(self, name: str, group: asyncio.TaskGroup) -> None:
-        """Let a lane run in the group, unless it does already."""
+        """Starts a lane in the group, unless it runs already."""
         if name not in self._running and not self.is_stopping:
             self._running[name] = None
             group.create_task(self._run(name), name=f"lane of {name}")
@@ -143,7 +143,7 @@ class TailLanes:
                 return
 
     async def _next(self, name: str, *, is_ahead: bool) -> IntendedBatch | None:
-        """The next batch of the name; it keeps its part of the room until it is delivered."""
+        """Reads the next batch of the name, which takes room until it is delivered."""
         if self.is_stopping or (is_ahead and (self._room.locked() or not self._ahead_left)):
             return None
         # Before it is read: other lanes ask for room meanwhile.
@@ -173,7 +173,7 @@ class TailLanes:
     async def _deliver(
         self, intended: IntendedBatch, lane: _Lane, place: _Place, *, is_ahead: bool
     ) -> None:
-        """Make a batch, and have it stored behind the one before it."""
+        """Makes a batch, and stores it behind the one before it."""
         try:
             ready = await self._reader.make(intended)
             await lane.turn(place)
@@ -194,13 +194,13 @@ class TailLanes:
             counters.batches += 1
         self._counters.cut_lines += ready.made.cut_lines
         if not file.intents and file.number in self._roster.files:
-            # Else the next intent carries it. Where it cannot be written, the batch is sent again
-            # after a restart, and known by its name.
+            # Otherwise the next intent carries it. If it cannot be written, the batch is sent again
+            # after a restart, and recognized by its name.
             with suppress(DiskFull, Overloaded):
                 self._checkpoints.note(file.number, file.checkpoint())
 
     async def _stored(self, ready: ReadyBatch, lane: _Lane, place: _Place) -> None:
-        """Again and again: the file waits, and is what keeps the lines meanwhile."""
+        """Delivers again and again: meanwhile the file keeps the lines."""
         file, told, pauses = ready.file, "", self._backoff.delays_s(self._random)
         while True:
             try:
@@ -212,7 +212,7 @@ class TailLanes:
                 _log.error("a batch may be stored or not", file=file.path, reason=error.message)
             except RaftwoodError as error:
                 if lane.fail(place):
-                    # Of those behind it nobody has to hear.
+                    # Failures of those behind it need no log line.
                     self._counters.retries += 1
                     if error.message != told:
                         told = file.refusal = error.message

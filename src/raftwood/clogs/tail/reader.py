@@ -1,12 +1,11 @@
-"""`FileReader`: reads the next batch of a file, notes the intent, makes the batch.
+"""`FileReader`: reads the next batch of a file, saves the intent, makes the batch.
 
-What is handed on can always be made again. The intent is durable before the batch leaves here, so
-that after a kill the same bytes go under the same name; it is written while the batch is made.
-Batches are read and intended one after the other; the next one may be while some are still being
-made.
+A batch that is passed on can always be made again. Its intent is durable before that, so that after
+a kill the same bytes go under the same name; the intent is written while the batch is made. Batches
+are read and intended one after the other, while earlier ones are still being made.
 
-`OpenFiles` bounds the descriptors: the longest unused ones are closed first. A file that has no
-name any more is never closed before it is read to its end: nobody could open it again.
+`OpenFiles` bounds the descriptors: the longest unused ones are closed first. A file without a name
+is never closed before it is read to its end, because it could not be opened again.
 """
 
 import asyncio
@@ -29,11 +28,11 @@ from raftwood.clogs.tail.seams import Handle, OpenedFile, TailFiles
 from raftwood.clogs.tail.settings import TailSettings
 
 Judge = Callable[[FollowedFile, FileVerdict], bool]
-"""What follows from a verdict that is not `SAME`; whether the file is still followed."""
+"""Handles a verdict other than `SAME`; returns whether the file is still followed."""
 
 
 class OpenFiles:
-    """Files by their descriptors. A file that `hold` gave is not closed before `done`."""
+    """Files by their descriptors. A file that `hold` returned is not closed before `done`."""
 
     def __init__(self, files: TailFiles, *, limit: int, judge: Judge) -> None:
         self._files = files
@@ -51,7 +50,7 @@ class OpenFiles:
         return list(self._held.values())
 
     async def hold(self, file: FollowedFile) -> Handle | None:
-        """The file, open; None where it cannot be for now. Judged where it is opened anew."""
+        """Returns the file, open; None if it cannot be opened now. Judges a file that it opens."""
         held = self._held.pop(file.number, None)
         if held is not None:
             self._held[file.number] = held
@@ -80,13 +79,13 @@ class OpenFiles:
         return opened.handle
 
     def done(self, file: FollowedFile) -> None:
-        """Nobody reads the file any more, for now."""
+        """Ends the use of the file for now."""
         uses = self._busy.pop(file.number) - 1
         if uses:
             self._busy[file.number] = uses
 
     def release(self, file: FollowedFile) -> None:
-        """Close a file, if it is open."""
+        """Closes a file, if it is open."""
         if file.number in self._busy:
             raise InvariantViolated(f"{file.path} is closed while it is read")
         held = self._held.pop(file.number, None)
@@ -95,8 +94,8 @@ class OpenFiles:
             self._files.close(held[1])
 
     def _close_one(self) -> bool:
-        """Those that are read to their ends come before those that might be deleted unread, and
-        those that a glob finds again before those that have to be looked for.
+        """Closes one file. Those that are read to their ends come before those that might be
+        deleted unread, and those that a glob finds again before those that have to be searched.
         """
         idle = [
             file
@@ -117,17 +116,17 @@ _log = get_logger("tail")
 _NEWLINES = (b"\n", b"\r\n")
 _RETRY_MS_MAX = 60_000
 _STEPS_MAX = 3
-"""Tries to read on at once after what was read turned out to be of no use."""
+"""Tries to read on at once after the data read turned out to be useless."""
 
 
 class IntendedBatch(msgspec.Struct, frozen=True):
-    """A batch to be made."""
+    """A batch that is to be made."""
 
     file: FollowedFile
     intent: BatchIntent
     block: bytes
     durable: asyncio.Event | None = None
-    """Of the intent; None where it is one of an earlier life."""
+    """Set once the intent is durable; None for a batch of an earlier life."""
 
 
 class ReadyBatch(msgspec.Struct, frozen=True):
@@ -160,11 +159,11 @@ class FileReader:
         self._open_files = open_files
         self._maker = maker
         self.makers: Final = {maker.rules: maker}
-        """By their rules: a batch of an earlier life is made as it was."""
+        """By their rules: a batch of an earlier life is made by its old rules."""
         self._checkpoints = checkpoints
         self._counters = counters
         self.is_last = False
-        """Whatever is in the files is shipped now: nobody waits for the rest of a line."""
+        """Whatever is in the files is shipped now, without waiting for the rest of a line."""
 
     def has_work(self, file: FollowedFile, *, now_ms: int) -> bool:
         if now_ms < file.retry_at_ms:
@@ -172,7 +171,7 @@ class FileReader:
         return wants_reading(file, self._forced(file, now_ms))
 
     async def next_batch(self, file: FollowedFile) -> IntendedBatch | None:
-        """The next one, which is to be made; None where there is none for now."""
+        """Returns the next batch to make; None if there is none for now."""
         try:
             for _ in range(_STEPS_MAX):
                 if file.is_forgotten or not self.has_work(file, now_ms=_now_ms()):
@@ -184,7 +183,7 @@ class FileReader:
                 if intended is not None:
                     return intended
         except FileNotFoundError:
-            # It was renamed or removed since the last scan: the next one tells.
+            # It was renamed or removed since the last scan: the next one will show.
             file.retry_at_ms = _now_ms() + self._settings.scan_ms
         except OSError as error:
             self.trouble(file, f"{file.path} cannot be read: {error.strerror}")
@@ -193,7 +192,7 @@ class FileReader:
         return None
 
     def trouble(self, file: FollowedFile, problem: str) -> None:
-        """Told where it is news; tried again later, each time later."""
+        """Logs a new problem; tries again later, each time later."""
         if problem != file.problem:
             _log.warning("a file is held up", file=file.path, problem=problem)
         file.problem = problem
@@ -203,7 +202,7 @@ class FileReader:
         self._counters.troubles += 1
 
     def begin_anew(self, file: FollowedFile) -> None:
-        """The file was cut."""
+        """Begins a file again that was cut."""
         lost = file.begin_anew()
         self._counters.cuts += 1
         self._counters.cut_bytes += lost
@@ -211,7 +210,7 @@ class FileReader:
         self.give_up(file, "the file was cut")
 
     def give_up(self, file: FollowedFile, reason: str) -> None:
-        """Batches of an earlier life that cannot be made again: nobody knows whether they came."""
+        """Gives up batches of an earlier life that cannot be made again, stored or not."""
         for intent in list(file.resuming):
             self._give_up(file, intent, reason)
 
@@ -237,13 +236,13 @@ class FileReader:
             return None
         data, look = found
         file.looked(look.size, look.mtime_ns, now_ms=_now_ms())
-        # Where there is more than was read, nothing of it is the end.
+        # If the file has more than was read, the data does not include its end.
         is_end = len(data) < settings.batch_bytes_max
         force = self._forced(file, _now_ms()) if is_end else Forced.NOTHING
         taken = self._maker.taken(data, force)
         head = file.head_after(data, taken, look)
         if head is None:
-            return None  # it changed while it was read; the next look tells what it became
+            return None  # it changed while it was read; the next look shows how
         if not taken:
             file.nothing_taken(force)
             return None
@@ -265,7 +264,7 @@ class FileReader:
         return IntendedBatch(file, intent, block, durable)
 
     async def make(self, intended: IntendedBatch) -> ReadyBatch:
-        """Once the batch is made, and its intent is durable."""
+        """Returns the batch once it is made, and its intent is durable."""
         file, intent = intended.file, intended.intent
         job = partial(
             self.makers[intent.rules].make,
@@ -308,7 +307,7 @@ class FileReader:
     async def _read_at(
         self, file: FollowedFile, offset: int, length: int
     ) -> tuple[bytes, FileLook] | None:
-        """None where the file cannot be opened now, or turned out to be another one."""
+        """Returns None if the file cannot be opened now, or turned out to be another one."""
         handle = await self._open_files.hold(file)
         if handle is None:
             return None

@@ -104,7 +104,7 @@ Action = RefuseFile | ForgetFile | CloseFile | BeginFile | CheckFile | MissFile
 
 
 def forced(file: FollowedFile, settings: TailSettings, *, now_ms: int, is_last: bool) -> Forced:
-    """What is taken of the end of a file although more may come.
+    """Returns what is taken from the end of a file although more may come.
 
     A line without its newline is half a line, and is shipped as one only when its writer has been
     silent for long: a write that is seen half-way would make two lines of one
@@ -123,7 +123,7 @@ def forced(file: FollowedFile, settings: TailSettings, *, now_ms: int, is_last: 
 
 
 def wants_reading(file: FollowedFile, force: Forced) -> bool:
-    """Whether a read may bring something, or tell that the file was cut."""
+    """Whether a read may bring something, or show that the file was cut."""
     if file.resuming:
         return True
     if file.checked is None or file.checked.place != (file.read_to, file.size, file.mtime_ns):
@@ -167,7 +167,7 @@ class Roster:
         return actions
 
     def wanted(self) -> list[tuple[str, int]]:
-        """Folders and inodes of files that no glob matches, and that nobody holds open: they may
+        """Returns folders and inodes of files that no glob matches and that are not open: they may
         have been renamed.
         """
         return [
@@ -251,12 +251,12 @@ class Roster:
         return actions
 
     def path_of(self, identity: FileIdentity) -> str:
-        """The path where the file was seen last; empty where it is not followed."""
+        """Returns the path where the file was last seen; empty if it is not followed."""
         file = self._by_identity.get(identity)
         return "" if file is None else file.path
 
     def at(self, path: str) -> FollowedFile | None:
-        """The file that was seen at a path last."""
+        """Returns the file that was last seen at a path."""
         return self._at.get(path)
 
     def replace(self, file: FollowedFile, *, now_ms: int) -> list[Action]:
@@ -273,7 +273,7 @@ class Roster:
         return self._by_name.get(name, ())
 
     def turn(self, name: str) -> list[FollowedFile]:
-        """The files of one name that may be read now, in order.
+        """Returns the files of one name that may be read now, in order.
 
         Files that lost the name come first: what is in them is older. The next waits until they
         are settled, unless they are overdue: a writer that never lets go of the old file must not
@@ -379,7 +379,7 @@ class Roster:
         yield BeginFile(file)
 
     def _refuse(self, path: str, reason: str) -> Iterator[Action]:
-        """Refuses a path, and tells so once."""
+        """Refuses a path, and logs it once."""
         if path not in self._refused:
             if len(self._refused) >= self._settings.files_max:
                 self._refused.clear()

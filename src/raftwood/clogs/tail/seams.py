@@ -1,4 +1,4 @@
-"""What a tailer needs of others: somebody who delivers, and a file system to read."""
+"""The seams of a tailer: the deliverer of batches, the file system, and the watch of folders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -18,18 +18,18 @@ class BatchDeliverer(Protocol):
     """The way to the log."""
 
     async def deliver(self, batch: LineBatch) -> None:
-        """Returns once the batch is stored, however long that takes; there once, by its producer
-        and sequence. Those of one name are stored in the order in which they come, before the first
-        call waits for anything. Where one fails, so do all that came behind it, unstored.
+        """Returns once the batch is stored, however long that takes; it is stored once, by its
+        producer and sequence. Batches of one name are stored in the order of the calls: a call
+        takes its turn before it first waits. If one fails, so do all that came behind it, unstored.
         """
         ...
 
 
 class LineMasking(Protocol):
-    """What is sensitive in lines is made unreadable."""
+    """Makes sensitive values in lines unreadable."""
 
     def mask_block(self, block: bytes) -> bytes:
-        """Whole lines, with as many newlines as before."""
+        """Masks whole lines; keeps the number of newlines."""
         ...
 
 
@@ -38,63 +38,63 @@ class OpenedFile(msgspec.Struct, frozen=True):
 
     handle: Handle
     folder: str
-    """Of the file itself, symbolic links followed."""
+    """The folder of the file itself, symbolic links followed."""
     look: FileLook
 
 
 class TailFiles(Protocol):
-    """The files of a machine: off the event loop, and with OSError where something is wrong."""
+    """The files of a machine: off the event loop, with OSError on failure."""
 
     async def scan(self, paths: Sequence[str], exclude: Sequence[str]) -> list[FoundFile]:
-        """Regular files that globs match, in order of their paths; links are followed."""
+        """Returns regular files that globs match, in order of their paths; links are followed."""
         ...
 
     async def find(self, wanted: Sequence[tuple[str, int]]) -> list[FoundFile]:
-        """Files by folder and inode, whatever their names; `is_matched` is off."""
+        """Returns files by folder and inode, whatever their names; `is_matched` is off."""
         ...
 
     async def visit(self, paths: Sequence[str]) -> list[FoundFile | None]:
-        """What each path leads to now, as far as it is a regular file."""
+        """Returns the regular file at each path now, or None."""
         ...
 
     async def open(self, path: str) -> OpenedFile: ...
 
     async def read(self, handle: Handle, offset: int, length: int) -> tuple[bytes, FileLook]:
-        """Bytes, fewer at the file's end only, and how the file looked after that."""
+        """Reads bytes, fewer only at the file's end, and then looks at the file."""
         ...
 
     async def look(self, handles: Sequence[Handle]) -> list[FileLook | None]:
-        """As they are now, without their heads; None for one that is closed meanwhile."""
+        """Looks at files, without their heads; None for one that is closed meanwhile."""
         ...
 
     async def work(self, job: Callable[[], Result]) -> Result:
-        """What a function comes to that takes long and waits for nothing."""
+        """Returns the result of a function that takes long and waits for nothing."""
         ...
 
     def close(self, handle: Handle) -> None:
-        """Of a file that nobody reads."""
+        """Closes a file that is not being read."""
         ...
 
     async def end(self) -> None:
-        """Wait for what is under way, and close all files."""
+        """Waits for what is under way, and closes all files."""
         ...
 
 
 class FolderEvents(Protocol):
-    """Tells what happens in folders, so that not everything has to be scanned all the time."""
+    """Reports events in folders, so that not everything has to be scanned all the time."""
 
     def begin(self, on_events: Callable[[], None]) -> None:
-        """Call this soon after something has happened."""
+        """Begins; calls `on_events` soon after something has happened."""
         ...
 
     async def follow(self, paths: Sequence[str], links: Mapping[str, str]) -> str:
-        """Watch all folders that files of these globs may be in, and those that links lead to, by
-        link. Answers why some have to be scanned instead; nothing where none has to.
+        """Watches all folders that files of these globs may be in, and those that links lead to, by
+        link. Returns why some have to be scanned instead; empty if none has to.
         """
         ...
 
     def take(self) -> list[WatchEvent]:
-        """What has happened since, in order; never waits."""
+        """Returns the events since the last call, in order; never waits."""
         ...
 
     def end(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a tailer follows, and how: a struct that a TOML file fills and that checks itself."""
+"""The settings of a tailer: a struct that a TOML file fills and that checks itself."""
 
 import re
 from typing import Annotated, Final, Literal, Self
@@ -16,7 +16,7 @@ from raftwood.clogs.masking import MaskRule
 _NAME_PART: Final = re.compile(r"\{(\w*)\}")
 _NAME_PARTS: Final = ("path", "base", "stem", "folder")
 COMPRESSED: Final = ("*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.Z")
-"""Copies of rotated files: what is in them was read before they were made."""
+"""Copies of rotated files: their contents were read before they were made."""
 
 _Pattern = Annotated[str, Meta(max_length=1024)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
@@ -32,7 +32,7 @@ class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     lines_max: Annotated[int, Meta(ge=2, le=10_000)] = 500
     """A record with more lines is cut there, and counted."""
     wait_ms: _Milliseconds = 2_000
-    """The last record is taken for whole once the file has not grown for so long."""
+    """The last record counts as complete once the file has not grown for so long."""
 
     def __post_init__(self) -> None:
         if bool(self.start) == bool(self.continues):
@@ -44,7 +44,7 @@ class Multiline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class LineRules(msgspec.Struct, frozen=True, array_like=True):
-    """What decides on the lines of a block: made again under the same rules, it has the same."""
+    """What determines the lines of a block: the same block and rules give the same lines."""
 
     masks: tuple[str, ...]
     mask_rules: tuple[MaskRule, ...]
@@ -54,7 +54,7 @@ class LineRules(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def digest(self) -> int:
-        """Names the rules in a batch's intent."""
+        """Returns the name of the rules in a batch's intent."""
         return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(self))
 
 
@@ -69,55 +69,58 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The name under which a file is shipped: text with {path}, {base}, {stem} (the base without
     its last suffix) and {folder} (the base name of the folder that the file is in)."""
     start: Literal["beginning", "end"] = "beginning"
-    """Where files are begun that are there when the tailer first runs; later ones always from
-    their beginning."""
+    """Where to begin files that exist at the first run; later ones begin at their beginning."""
     multiline: Multiline | None = None
     masks: tuple[str, ...] = ()
-    """Built-in rules for what is sensitive in lines, by their names."""
+    """Names of built-in rules for sensitive values in lines."""
     mask_rules: tuple[MaskRule, ...] = ()
-    """Rules of one's own, which see what the built-in ones have left."""
+    """Further rules, which see the result of the built-in ones."""
     topic: Annotated[str, Meta(max_length=1024)] = ""
-    """Of the records; else the name under which the file is shipped."""
+    """The topic of the records; by default the name under which the file is shipped."""
     source: Annotated[str, Meta(max_length=253)] = ""
-    """Where the lines are from; else the host's name."""
+    """The source of the lines; by default the host's name."""
     tags: dict[str, str] = {}
     field: Annotated[str, Meta(min_length=1, max_length=128)] = DEFAULT_FIELD
     """The field of a record that holds its line."""
     compression: Compression = Compression.LZ4
     batch_bytes_max: Annotated[int, Meta(ge=4 << 10, le=2 << 20)] = 1 << 20
-    """Read, made into a batch and sent at once."""
+    """Limit of what is read, made into a batch and sent at once."""
     batch_lines_max: Annotated[int, Meta(ge=1, le=100_000)] = 16_384
     line_bytes_max: Annotated[int, Meta(ge=64, le=1 << 20)] = 256 << 10
     """A longer line, or record of several lines, is cut into pieces, and counted."""
     partial_ms: _Milliseconds = 5_000
     """A last line without a newline is shipped as it is once its file has not grown for so long."""
     poll_ms: Annotated[int, Meta(ge=1, le=60_000)] = 200
-    """From one look at files that grow to the next; one that was cut before is looked at ten times
-    as often, as what is cut before it is read is lost."""
+    """The interval between looks at growing files. A file that was cut before is looked at ten
+    times as often, because what is cut before it is read is lost.
+    """
     scan_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
-    """From one look for new and renamed files to the next, where folders cannot be watched."""
+    """The interval between scans for new and renamed files, if folders cannot be watched."""
     rescan_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
-    """The same where all are watched: for what a watch may not have told."""
+    """The same if all folders are watched: for events that a watch may have missed."""
     is_watching: bool = msgspec.field(default=True, name="watch")
-    """Hear of changes by inotify; off: look for them every `poll_ms` and `scan_ms` alone."""
+    """Notice changes by inotify; off: only look for them every `poll_ms` and `scan_ms`."""
     grace_ms: _Milliseconds = 2_000
-    """A file that lost its name is read on until it has not grown for so long, and the file that
-    has its name now waits for that."""
+    """A file that lost its name is read until it has not grown for so long; the file that has its
+    name now waits for that.
+    """
     grace_ms_max: _Milliseconds = 60_000
     """A file that still grows so long after it lost its name is read beside its successor."""
     forget_ms: Annotated[int, Meta(ge=0, le=30 * 86_400_000)] = 3_600_000
     """A file that cannot be found for so long is forgotten."""
     retry_ms: Annotated[int, Meta(ge=1, le=600_000)] = 1_000
-    """After a failure (no right to read, a full disk for the state, a batch that was refused);
-    each time twice as long, up to a minute."""
+    """The pause after a failure (no right to read, a full disk for the state, a batch that was
+    refused); it doubles each time, up to a minute.
+    """
     close_ms: _Milliseconds = 5_000
-    """At the end: how long batches under way are awaited."""
+    """How long the end waits for batches under way."""
     files_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
     open_files_max: Annotated[int, Meta(ge=1, le=100_000)] = 512
     """Above it the files that were active longest ago are closed, and opened again for reading."""
     batches_max: Annotated[int, Meta(ge=1, le=10_000)] = 64
-    """Batches of all files that are made and not stored yet: it bounds memory, and how many names
-    are delivered at once."""
+    """Limit of batches of all files that are made and not stored yet: it bounds memory, and how
+    many names are delivered at once.
+    """
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -139,11 +142,11 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
     def under(self, rules: LineRules) -> Self:
-        """The same with other rules for lines."""
+        """Returns the same settings with other rules for lines."""
         return msgspec.structs.replace(self, **msgspec.structs.asdict(rules))
 
     def name_of(self, path: str) -> str:
-        """The name that a path is shipped under; `InvalidConfiguration` where it cannot be."""
+        """Returns the name that a path is shipped under; `InvalidConfiguration` if invalid."""
         folder, _, base = path.rpartition("/")
         parts = {
             "path": path,
@@ -151,12 +154,12 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "stem": base.rpartition(".")[0] or base,
             "folder": folder.rpartition("/")[2],
         }
-        # In one step: a path may have braces of its own, and they are no parts.
+        # In one step: a path may contain braces, which are not placeholders.
         return checked_file_name(_NAME_PART.sub(lambda part: parts[part[1]], self.name))
 
     @classmethod
     def parse(cls, data: dict[str, object], *, origin: str) -> Self:
-        """From a file's plain data; `InvalidConfiguration` says what is wrong, and where."""
+        """Checks a file's plain data; `InvalidConfiguration` says what is wrong, and where."""
         try:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:

@@ -1,11 +1,11 @@
-"""`Tailer`: follows files that match globs, and hands their lines on in batches, each once.
+"""`Tailer`: follows files that match globs, and delivers their lines in batches, each once.
 
     tailer = await Tailer.start(environment, settings, folder=…, files=MachineFiles(), delivering=…)
     …
     await tailer.close()
 
 The state in the folder says how far each file is stored, and which batches may have been sent. Read
-`rules` for what happens to files, `reader` for how a batch comes about, `lanes` for its way.
+`rules` for what happens to files, `reader` for how batches are made, `lanes` for their delivery.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ _log = get_logger("tail")
 _LISTED_MAX: Final = 100
 _CLUSTER: Final = "ship"
 _SCAN_SHARE: Final = 10
-"""Scans take this share of the time at the most."""
+"""The largest share of the time that scans may take."""
 _SOON_SHARE: Final = 10
 """Files that were cut before are looked at so many times as often as others."""
 
 
 class Tailer:
-    """One tailer; use `start`, and `close` when done. It owns its files and its state."""
+    """One tailer; call `start`, and `close` when done. It owns its files and its state."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Tailer:
         self._life = environment.random.randbytes(PRODUCER_BYTES)
         self._checkpoints = FileCheckpoints(store.log)
         self._rules = [settings.line_rules]
-        """By which batches are made now, and those of an earlier life that are not acked."""
+        """The present rules of batches, and those of unacked batches of an earlier life."""
         self.counters = TailCounters()
         self._roster = Roster(settings, self._producer_of)
         self._open_files = OpenFiles(files, limit=settings.open_files_max, judge=self._judge)
@@ -96,16 +96,16 @@ class Tailer:
             counters=self.counters,
         )
         self._due: dict[str, None] = {}
-        """Names that are looked at in the next turn."""
+        """Names to look at in the next turn."""
         self._globs = Globs(settings.paths, settings.exclude)
         self._noticed = PathsToVisit(self._globs)
         self._links: dict[str, str] = {}
-        """Where the paths lead to that are symbolic links."""
+        """The targets of paths that are symbolic links."""
         self._scanned_because = "they are not watched"
         self._scan_at_ms = self._scan_from_ms = 0
-        """When the next scan is due; and from when on there may be one before, if it is needed."""
+        """When the next scan is due, and the earliest time of one before, if it is needed."""
         self._visit_at_ms = self._visit_soon_at_ms = 0
-        """From when on files that were written to may be visited again."""
+        """The earliest time at which files that were written to may be visited again."""
         self._scans = 0
         self._woken = asyncio.Event()
         self._is_stopping = False
@@ -123,8 +123,8 @@ class Tailer:
         masking: LineMasking | None = None,
         watching: FolderEvents | None = None,
     ) -> "Tailer":
-        """Follow files, with the state in `folder`. The errors are those of `Store.open`. Files and
-        watch are the tailer's from then on.
+        """Follows files, with the state in `folder`. Raises the errors of `Store.open`. The tailer
+        closes the files and the watch.
         """
         store = await Store.open(
             environment, folder, cluster=_CLUSTER, store=1, settings=STATE_SETTINGS
@@ -149,7 +149,7 @@ class Tailer:
         return tailer
 
     async def close(self) -> None:
-        """Read no more, wait a while for what is under way, and make the state durable."""
+        """Stops reading, waits a while for what is under way, and makes the state durable."""
         self._is_stopping = self._lanes.is_stopping = True
         self._woken.set()
         running = self._running
@@ -162,7 +162,7 @@ class Tailer:
                     running.result()
         finally:
             try:
-                await self._files.end()  # first: a thread of it may be adding watches
+                await self._files.end()  # first: one of its threads may be adding watches
             finally:
                 if self._watching is not None:
                     self._watching.end()
@@ -172,8 +172,8 @@ class Tailer:
                 _log.warning("the last state was not written", reason=error.message)
 
     async def drain(self) -> list[str]:
-        """Ship what is in the files now, last lines without a newline too. Answers the problems of
-        files that are held up, if any are.
+        """Ships what is in the files now, also last lines without a newline. Returns the problems
+        of files that are held up.
         """
         self._reader.is_last = True
         scans = self._scans + 2  # one may be under way
@@ -186,7 +186,7 @@ class Tailer:
 
     @property
     def running(self) -> asyncio.Task[None]:
-        """Done when the tailer is closed, and otherwise only by a bug, which it then tells."""
+        """Done when the tailer is closed; before that only after a bug, with its exception."""
         if self._running is None:
             raise InvariantViolated("the tailer was not started")
         return self._running
@@ -229,7 +229,7 @@ class Tailer:
         return now_ms >= (self._scan_from_ms if is_needed else self._scan_at_ms)
 
     def _rest_ms(self, now_ms: int) -> int:
-        """How long nothing is to be done, unless something happens."""
+        """Returns how long nothing is to be done, unless something happens."""
         noticed, poll_ms = self._noticed, self._settings.poll_ms
         if self._scanned_because or self._due or noticed.is_unclear:
             poll_ms = min(poll_ms, max(1, self._scan_at_ms - now_ms))
@@ -243,7 +243,7 @@ class Tailer:
         settings, began_ms = self._settings, _now_ms()
         self._noticed.is_unclear = False
         if self._watching is not None:
-            # First: what comes to be while the scan is under way is told by the watch.
+            # First, because the watch then reports changes during the scan.
             because = await self._watching.follow(settings.paths, self._links)
             if because and because != self._scanned_because:
                 _log.warning("files are scanned for changes", reason=because)
@@ -259,19 +259,19 @@ class Tailer:
         if not self._scans:
             await self._begin(begun)
         for file in begun:
-            # At once: only what is open can be read once it is deleted.
+            # At once: a file that is deleted can be read only if it is open.
             await self._open(file)
         self._take_events()
         self._noticed.scanned()
         self._scans += 1
-        # Where there are very many files, most of the time is for something else.
+        # With very many files, most of the time must be left for other work.
         share_ms = _SCAN_SHARE * (_now_ms() - began_ms)
         self._scan_from_ms = began_ms + max(settings.scan_ms, share_ms)
         self._scan_at_ms = self._scan_from_ms
         if not self._scanned_because:
             self._scan_at_ms = max(began_ms + settings.rescan_ms, self._scan_from_ms)
 
-    # What a watch tells
+    # The events of the watch
 
     def _take_events(self) -> None:
         if self._watching is not None:
@@ -282,7 +282,7 @@ class Tailer:
                 self.counters.missed_files = missed
 
     def _to_visit(self, now_ms: int) -> dict[str, str]:
-        """Paths, with those of globs that their files had before."""
+        """Returns paths, with the paths by which globs matched their files before."""
         visits, written = self._noticed.take_named(), self._noticed.written
         poll_ms = self._settings.poll_ms
         if written and now_ms >= self._visit_at_ms:
@@ -291,7 +291,7 @@ class Tailer:
             self._visit_at_ms = now_ms + poll_ms
             self._visit_soon_at_ms = now_ms + poll_ms // _SOON_SHARE
         elif written and now_ms >= self._visit_soon_at_ms:
-            # Whatever is read of them before they are cut again is not lost.
+            # What is read of them before they are cut again is not lost.
             soon = [path for path in written if (file := self._roster.at(path)) and file.cuts]
             for path in soon:
                 del written[path]
@@ -304,11 +304,11 @@ class Tailer:
         }
 
     async def _visit(self, origins: Mapping[str, str]) -> None:
-        """See what is at some paths."""
+        """Visits paths to see what is there."""
         if not origins:
             return
         visited = dict(zip(origins, await self._files.visit([*origins]), strict=True))
-        # A file with several paths, or one that was just renamed: is it where it was?
+        # Check also the known path of a file with several paths, or of one that was just renamed.
         known = (self._roster.path_of(each.identity) for each in visited.values() if each)
         others = [path for path in dict.fromkeys(known) if path and path not in visited]
         if others:
@@ -327,8 +327,8 @@ class Tailer:
                 await self._open(other)
 
     async def _begin(self, begun: list[FollowedFile]) -> None:
-        """Note the rules for lines before any intent names them; and the files that are there when
-        a tailer first runs here, where they are begun at the end.
+        """Saves the rules for lines before any intent names them; on the first run also the files
+        that exist, if these are begun at the end.
         """
         checkpoints = {}
         if self._checkpoints.is_new:
@@ -373,7 +373,7 @@ class Tailer:
     async def _look(self) -> None:
         held = self._open_files.all()
         if not self._scanned_because:
-            # Of the others a watch tells; these may be in other folders by now, or in none.
+            # The watch reports the others; these may be in other folders by now, or in none.
             left = {file.number for file in self._due_files() if file.left_ms is not None}
             held = [each for each in held if each[0].number in left] if left else []
         if not held:
@@ -404,7 +404,7 @@ class Tailer:
                 del self._due[name]
 
     def _carry_out(self, actions: Iterable[Action]) -> list[FollowedFile]:
-        """Do what the rules say; answers the files that are to be opened at once."""
+        """Carries out actions; returns the files that must be opened at once."""
         begun = []
         for action in actions:
             match action:
@@ -440,7 +440,7 @@ class Tailer:
             case FileVerdict.OTHER:
                 self._carry_out(self._roster.replace(file, now_ms=_now_ms()))
             case _:
-                # The path leads elsewhere: the next scan tells where the file is.
+                # The path leads elsewhere: the next scan shows where the file is.
                 file.retry_at_ms = _now_ms() + self._settings.scan_ms
         return False
 
@@ -453,7 +453,7 @@ class Tailer:
         for rules in self._checkpoints.rules():
             if rules.digest in named and rules not in self._rules:
                 self._rules.append(rules)
-                # Where this program has no such masks any more, the files of these batches wait.
+                # If this program no longer has such masks, the files of these batches wait.
                 with suppress(InvalidConfiguration, ValueError):
                     masking = masking_of(rules.masks, rules.mask_rules)
                     maker = BatchMaker(self._settings.under(rules), masking)
@@ -462,7 +462,7 @@ class Tailer:
             self._carry_out(self._roster.restore(number, checkpoint, now_ms=now_ms))
 
     def _producer_of(self, number: int, identity: FileIdentity) -> bytes:
-        """Of this life, this file and this number: an inode that is used again has another."""
+        """Returns an id of this life, file and number: an inode used again gets another one."""
         text = f"{number} {identity.device} {identity.inode}".encode()
         return blake2b(text, key=self._life, digest_size=PRODUCER_BYTES).digest()
 
@@ -479,14 +479,14 @@ class Tailer:
 
 
 def _is_waiting(file: FollowedFile) -> bool:
-    """Whether time alone may bring something about."""
+    """Whether the passing of time alone may change its state."""
     return file.rested_ms is None and (
         file.left_ms is not None or not file.is_at_end or bool(file.retry_at_ms)
     )
 
 
 def _rank(file: FollowedFile) -> tuple[bool, int]:
-    """Those with a problem come first: whoever reads the list learns of them by it alone."""
+    """Files with a problem come first: a long list is cut."""
     return bool(file.problem or file.refusal), file.behind_bytes
 
 

@@ -1,8 +1,8 @@
-"""What a watch of folders tells, gathered: which paths have to be visited, and how soon.
+"""Gathers the events of a watch of folders: which paths have to be visited, and how soon.
 
-No I/O and no clock. Events say *where* to look and are never believed themselves: what is at a path
-now is asked of the file system. So an event that is late, lost or told twice does no harm that the
-next scan does not mend; and where there is no watch at all, scans alone are enough.
+No I/O and no clock. Events only say *where* to look: the file system says what is at a path now. So
+an event that is late, lost or doubled does no harm that outlasts the next scan; without a watch,
+scans alone are enough.
 """
 
 import glob
@@ -17,15 +17,16 @@ class EventKind(Enum):
     """What happened to a path."""
 
     WRITTEN = auto()
-    """To, or cut."""
+    """The file was written to, or cut."""
     CREATED = auto()
     MOVED = auto()
-    """The file that was at `origin` is at the path now; `origin` is empty where it came from a
-    folder that is not watched."""
+    """The file that was at `origin` is at the path now; `origin` is empty if it came from a folder
+    that is not watched.
+    """
     REMOVED = auto()
-    """Deleted, or moved to where nobody watches."""
+    """Deleted, or moved to a folder that is not watched."""
     UNCLEAR = auto()
-    """Events were lost, or folders came and went: only a scan tells."""
+    """Events were lost, or folders came and went: a scan is needed."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 
 
 class Globs:
-    """Whether a path is one that a scan would find."""
+    """Whether a scan would find a path."""
 
     def __init__(self, paths: Sequence[str], exclude: Sequence[str]) -> None:
         self._named = frozenset(path for path in paths if not glob.has_magic(path))
@@ -59,7 +60,7 @@ def is_excluded(path: str, exclude: Sequence[str]) -> bool:
 
 
 def is_matched(name: str, pattern: str) -> bool:
-    """One part of a path, as `glob` has it: what begins with a dot has to be asked for."""
+    """Matches one part of a path like `glob`: hidden names need a pattern with a dot."""
     if not glob.has_magic(pattern):
         return name == pattern
     return (pattern[0] == "." or not name.startswith(".")) and fnmatchcase(name, pattern)
@@ -81,18 +82,19 @@ def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 class PathsToVisit:
-    """What has to be visited, from all events that came."""
+    """The paths to visit, gathered from all events."""
 
     def __init__(self, globs: Globs) -> None:
         self._globs = globs
         self.written: dict[str, None] = {}
-        """Visited after a while: whoever writes often is not asked each time."""
+        """Visited after a while, so that a file that grows fast is not visited at each write."""
         self.named: dict[str, str] = {}
-        """Visited at once: a path that may lead to another file, and the one of a glob that this
-        file had before. The file that had its name first comes first."""
+        """Visited at once: a path that may lead to another file, and the path by which a glob
+        matched this file before. The file that had its name first comes first.
+        """
         self.is_unclear = False
         self.missed_files = 0
-        """Known to have been made and removed before anybody could visit them."""
+        """Files known to have been made and removed before they were visited."""
         self._born: dict[str, None] = {}
 
     def add(self, events: Iterable[WatchEvent]) -> None:
@@ -114,18 +116,18 @@ class PathsToVisit:
                     self.is_unclear = True
 
     def take_named(self) -> dict[str, str]:
-        """Paths and origins; what is found there is no longer unvisited."""
+        """Takes paths and origins; what is found there is no longer unvisited."""
         taken, self.named = self.named, {}
         for path in taken:
             self.written.pop(path, None)
         return taken
 
     def visited(self, path: str) -> None:
-        """Something is there."""
+        """A visit found something at the path."""
         self._born.pop(path, None)
 
     def scanned(self) -> None:
-        """All that there is was seen, whatever became of it."""
+        """A scan has seen all that is there."""
         self._born.clear()
 
     def _name(self, path: str, origin: str = "") -> None:
@@ -146,7 +148,7 @@ class PathsToVisit:
             self.missed_files += 1
 
     def _hurry_original(self, path: str) -> None:
-        """A file that is made beside `a.log` as `a.log.1` may be its copy: `a.log` is cut soon."""
+        """Visits `a.log` soon when `a.log.1` appears: that may be its copy, before a cut."""
         for end in range(path.rfind("/") + 2, len(path)):
             if path[:end] in self.written:
                 self._name(path[:end])

@@ -1,4 +1,4 @@
-"""The gateways as a client knows them: a connection to each, and the next one where one fails."""
+"""A client's gateways: a connection to each, and failover to the next one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ _LIMITS: Final = ClientLimits(
 _LOOK_S: Final = 0.01
 _PAUSE: Final = Backoff(first_ms=10, longest_ms=500)
 _REFUSALS_S: Final = 2.0
-"""So long a gateway may not have heard of a key that was just made."""
+"""How long a gateway may not know a key that was just created."""
 _REPEATABLE: Final = (
     GetCheckpoints,
     GetLogstore,
@@ -78,11 +78,11 @@ _REPEATABLE: Final = (
     UpdateLogstore,
     UpdateProject,
 )
-"""Done twice, they have done what they do once."""
+"""Calls that have the same effect when they are repeated."""
 
 
 class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Where gateways are, and the access key that a client shows them."""
+    """The addresses of gateways, and the access key that a client authenticates with."""
 
     addresses: tuple[str, ...]
     access_key: str
@@ -91,7 +91,7 @@ class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses as a list, or as one text with commas."""
+    """Splits addresses that are given as one text with commas."""
     parts = given.split(",") if isinstance(given, str) else given
     found = tuple(each.strip() for each in parts if each.strip())
     if not 0 < len(found) <= GATEWAYS_MAX:
@@ -100,7 +100,7 @@ def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Gateways:
-    """Use `start`, and `close` when done."""
+    """Call `start` first, and `close` when done."""
 
     def __init__(self, environment: Environment, access: HubAccess) -> None:
         self._environment = environment
@@ -129,7 +129,7 @@ class Gateways:
         )
 
     async def start(self, timeout_ms: int) -> None:
-        """Connect; one gateway that answers is enough."""
+        """Connects; one gateway that answers is enough."""
         for channel in self._channels:
             channel.start()
         loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ class Gateways:
         return Unavailable(f"no gateway can be reached: {why}")
 
     def pick(self, turn: int) -> Channel:
-        """A connected gateway, another one for the next turn; `Unavailable` where there is none."""
+        """Returns a connected gateway, by turns; `Unavailable` if there is none."""
         count = len(self._channels)
         for place in range(count):
             channel = self._channels[(self._turn + turn + place) % count]
@@ -168,9 +168,9 @@ class Gateways:
         is_repeatable: bool = True,
         turn: int = 0,
     ) -> Payload:
-        """Ask one gateway after the other until one answers, or none has for so long.
+        """Calls one gateway after the other until one answers or the time is over.
 
-        What may be done only once is not repeated after an answer was lost.
+        A call that is not repeatable is not repeated after its answer was lost.
         """
         loop = asyncio.get_running_loop()
         deadline: float | None = None
@@ -194,12 +194,12 @@ class Gateways:
     async def ask(
         self, method: TypedMethod[Request, Response], request: Request, *, timeout_ms: int
     ) -> Response:
-        """As `call`, from struct to struct; for what changes nothing."""
+        """Like `call`, with structs; for calls that change nothing."""
         payload = await self.call(method, method.encode(request), timeout_ms=timeout_ms)
         return method.decode_response(payload)
 
     async def control(self, control: AnyControl, *, timeout_ms: int) -> Any:
-        """Carry out a call; what changes something is not repeated after a lost answer."""
+        """Carries out a control call; does not repeat a change after a lost answer."""
         payload = await self.call(
             CONTROL,
             encode_control(control),

@@ -66,7 +66,7 @@ TIMEOUT_MS: Final = 15_000
 
 
 class AsyncLogHubClient:
-    """Use `connect`, and `close` when done, or `async with`."""
+    """Call `connect`, and `close` when done, or use `async with`."""
 
     def __init__(self, environment: Environment, gateways: Gateways, *, timeout_ms: int) -> None:
         self._environment = environment
@@ -84,7 +84,7 @@ class AsyncLogHubClient:
         tls: ClientTls | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
-        """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
+        """Returns a client once one gateway has answered; `addresses` are HOST:PORT[,…]."""
         access = HubAccess(
             addresses=addresses_of(addresses),
             access_key=access_key,
@@ -106,7 +106,7 @@ class AsyncLogHubClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close producers and readers first: their connections end here."""
+        """Closes the connections. Close producers and readers first."""
         await self._gateways.close()
 
     async def _do(self, control: AnyControl) -> Any:
@@ -136,7 +136,7 @@ class AsyncLogHubClient:
         group: str | None = None,
         settings: ReaderSettings | None = None,
     ) -> AsyncReader:
-        """One shard, or all of a logstore; see `AsyncReader`."""
+        """Returns a reader of one shard, or of all of a logstore; see `AsyncReader`."""
         return AsyncReader(
             self._gateways,
             project=project,
@@ -230,13 +230,13 @@ class AsyncLogHubClient:
         )
 
     async def describe(self, project: str, logstore: str) -> list[ShardDetail]:
-        """Each shard, what it holds, and who needs it."""
+        """Returns for each shard the range of its records and the reader that it waits for."""
         return await self._gateways.ask(
             DESCRIBE, StreamRequest(project, logstore), timeout_ms=self._timeout_ms
         )
 
     async def cursor(self, project: str, logstore: str, *, shard: int, at: int | str) -> Position:
-        """A shard's `begin`, its `end`, or as of a time in seconds since 1970."""
+        """Returns a shard's `begin`, its `end`, or the position of a time in seconds since 1970."""
         request = CursorRequest(project, logstore, shard, at)
         found = await self._gateways.ask(CURSOR, request, timeout_ms=self._timeout_ms)
         return position_from_bytes(found)
@@ -252,7 +252,7 @@ class AsyncLogHubClient:
         bytes_max: int = 2 << 20,
         wait_ms: int = 0,
     ) -> Pulled:
-        """Batches of a shard from a position on, as they were stored; a reader is easier."""
+        """Returns stored batches of a shard from a position on; a reader is easier to use."""
         return await pull(
             self._gateways,
             StreamRequest(project, logstore),
@@ -274,8 +274,8 @@ class AsyncLogHubClient:
         producer: str,
         sequence: int,
     ) -> Position:
-        """Store a batch under a name of the caller's own: the same one again is stored once, and
-        one that is too far behind the producer's last is refused (`SequenceForgotten`).
+        """Stores a batch under the caller's own producer name and sequence. The same one again is
+        stored once; one too far behind the producer's last is refused (`SequenceForgotten`).
         """
         request = PutRequest(project, logstore, shard, producer, sequence, batch)
         payload = await self._gateways.call(
@@ -284,20 +284,20 @@ class AsyncLogHubClient:
         return position_from_bytes(bytes(payload))
 
     def checkpoints_of(self, project: str, logstore: str, group: str) -> ReaderCheckpoints:
-        """What a group reads next, for whoever notes it without being a reader."""
+        """Returns access to a group's checkpoints, for a caller that is not a reader."""
         return ReaderCheckpoints(self._gateways, project, logstore, group)
 
     async def split_shard(
         self, project: str, logstore: str, *, shard: int, key: str | None = None
     ) -> list[Shard]:
-        """Cut a shard in two, at a key or in the middle; the shards that it concerns."""
+        """Splits a shard at a key or in the middle; returns the shards that changed."""
         found: list[Shard] = await self._do(
             SplitShard(project=project, logstore=logstore, shard=shard, key=key)
         )
         return found
 
     async def merge_shard(self, project: str, logstore: str, *, shard: int) -> list[Shard]:
-        """Join a shard with the one whose range follows; the shards that it concerns."""
+        """Merges a shard with the one whose range follows; returns the shards that changed."""
         found: list[Shard] = await self._do(
             MergeShard(project=project, logstore=logstore, shard=shard)
         )
@@ -309,8 +309,8 @@ class AsyncLogHubClient:
     async def truncate_shard(
         self, project: str, logstore: str, *, shard: int, before: Position
     ) -> Position:
-        """Let go of all before a position, but for what a registered reader needs; the first
-        that is left.
+        """Frees all batches before a position, except those that a registered reader needs; returns
+        the first position that is left.
         """
         first: str = await self._do(
             TruncateShard(project=project, logstore=logstore, shard=shard, before=str(before))
@@ -377,7 +377,7 @@ class AsyncLogHubClient:
     async def set_checkpoint(
         self, project: str, logstore: str, group: str, *, shard: int, position: int
     ) -> None:
-        """What a group reads next of a shard, whoever has it."""
+        """Sets what a group reads next of a shard, even if a consumer has the shard."""
         await self._do(
             SetCheckpoint(
                 project=project,

@@ -4,10 +4,10 @@
         delivery = await producer.send({"message": "hello"}, key="user-7")
         await delivery
 
-`send` waits only where the producer holds as much as it may. Records go out at once where nothing
-is under way to their shard; while something is, the next ones gather. A record under way is a
-`Delivery`: await it, or ask it later. The producer carries out what `producer_rules` decides, and
-holds records until they are settled, within a bound on memory.
+`send` waits only while the producer's memory is full. A record goes out at once if its shard has no
+batch under way; otherwise records gather until the answer. A record under way is a `Delivery`:
+await it, or ask it later. The producer carries out what `producer_rules` decides, and holds records
+until they are settled, within a bound on memory.
 """
 
 import asyncio
@@ -57,14 +57,14 @@ RECORD_OVERHEAD_BYTES: Final = 256
 
 
 class Delivered(msgspec.Struct, frozen=True, gc=False):
-    """Where a record stands, with the rest of its batch."""
+    """Where a record is stored: the position of its batch."""
 
     shard: int
     position: Position
 
 
 class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
-    """A record under way; the outcome is where it is stored, or whether it may be."""
+    """A record under way; its outcome is where it is stored, or whether it may be."""
 
     _outcome: Delivered | RaftwoodError | None = None  # type: ignore[assignment]
     _callbacks: list[Callable[[], None]] | None = None
@@ -75,7 +75,7 @@ class RecordDelivery(ProducerRecord, Delivery[Delivered], gc=False, eq=False):
 
 
 class BatchDelivery(RecordDelivery, gc=False, eq=False):
-    """Of many records that stay together: an Arrow batch."""
+    """An Arrow batch under way: many records that stay together."""
 
     is_whole = True
 
@@ -83,8 +83,9 @@ class BatchDelivery(RecordDelivery, gc=False, eq=False):
 def settle_all(
     records: Iterable[ProducerRecord], outcome: Delivered | RaftwoodError
 ) -> tuple[int, int]:
-    """For the producer; only a record's first outcome counts. How many were settled, and their
-    bytes in memory."""
+    """Sets the outcome of records that have none yet. Returns how many records were settled, and
+    their bytes in memory.
+    """
     count = size = 0
     for record in records:
         assert isinstance(record, RecordDelivery)
@@ -98,15 +99,15 @@ def settle_all(
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How records make batches, and what a producer holds."""
+    """How a producer batches records, and how much it holds."""
 
     codec: Codec = Codec.LZ4
     linger_ms: int = 0
-    """How long records wait for more where nothing is under way."""
+    """How long records wait for more while nothing is under way."""
     batch_records_max: int = 16_384
     batch_bytes_max: int = 1 << 20
     memory_bytes_max: int = 64 << 20
-    """Of records that are not settled yet; beyond it `send` waits."""
+    """Limit of the records that are not settled; `send` waits above it."""
     delivery_timeout_ms: int = 30_000
     attempt_timeout_ms: int = 5_000
 
@@ -146,25 +147,25 @@ class AsyncProducer:
         self._rules = ProducerRules(self.settings.limits(), self._name)
         self._add = self._rules.add
         self._deadline = 0.0
-        """Of the records that come before the next turn."""
+        """The deadline of the records that come before the next turn."""
         self._timeout_s = self.settings.delivery_timeout_ms / 1000
         self.memory_max = self.settings.memory_bytes_max
-        """What may be held; 0 once it is closed."""
+        """The memory limit; 0 once the producer is closed."""
         self.pause_at = 0
-        """When so much is held, whoever sends lets the loop have its turn, or waits for room."""
+        """Above this, a sender yields to the loop, or waits for room."""
         self.held_bytes = 0
-        """Of records that are not settled yet."""
+        """The memory that unsettled records take."""
         self._changed = asyncio.Event()
-        """Set when records are settled, for those who wait for room or for all to be."""
+        """Set when records are settled; wakes those that wait for room, or for a flush."""
         self._pump = Pump(self._turn)
         self._asking: asyncio.Task[None] | None = None
         self._last_error: RaftwoodError | None = None
         self._first_failure: RaftwoodError | None = None
         self._is_closed = False
         self.on_settled: Callable[[], None] | None = None
-        """Told that there is room again; for whoever waits in another thread."""
+        """Called when there is room again, for a sender that waits in another thread."""
         self.stored = 0
-        """Records; those below as well."""
+        """Counts records, as does the next one."""
         self.failed = 0
         self.retries = 0
         """Batches that were sent again."""
@@ -189,7 +190,7 @@ class AsyncProducer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> Delivery[Delivered]:
-        """Take a record without waiting; `Overloaded` where there is no room for it."""
+        """Takes a record without waiting; `Overloaded` if there is no room for it."""
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         if topic or source or tags:
@@ -207,9 +208,11 @@ class AsyncProducer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> Delivery[Delivered]:
-        """Take a record, waiting for room if need be; await the delivery to know that it is stored.
+        """Takes a record, and waits for room if need be. Await the delivery to know that it is
+        stored.
 
-        Records of one key are stored in the order they are sent in; those without one go anywhere.
+        Records of one key are stored in the order of these calls; those without a key go to any
+        shard.
         """
         if self.held_bytes >= self.pause_at:
             await self.room()
@@ -229,7 +232,7 @@ class AsyncProducer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> list[Delivery[Delivered]]:
-        """Take many records of one key, or of none."""
+        """Takes many records of one key, or of none."""
         deliveries: list[Delivery[Delivered]] = []
         accept, wall_ns = self.accept, self._wall_ns
         route = None if key is None else self._route(key)
@@ -244,7 +247,7 @@ class AsyncProducer:
     async def send_arrow(
         self, table: Any, *, key: str | bytes | None = None
     ) -> list[Delivery[Delivered]]:
-        """Take a record batch or a table as it is; a large one is cut by rows, a delivery each."""
+        """Takes a record batch or a table unchanged; a large one in parts, a delivery for each."""
         from raftwood.loghub.arrow_batches import write_arrow_stream  # noqa: PLC0415 (an extra)
 
         deliveries: list[Delivery[Delivered]] = []
@@ -271,7 +274,7 @@ class AsyncProducer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> RecordDelivery:
-        """A record that is not taken yet; the only method that other threads may call."""
+        """Makes a record that is not taken yet; the only method that other threads may call."""
         data = encode_record(contents, self._wall_ns() if time_ns is None else time_ns)
         route = None if key is None else self._routes.get(key) or self._route(key)
         shared = self._shared_bytes(topic, source, tags) if topic or source or tags else b""
@@ -301,7 +304,7 @@ class AsyncProducer:
         return encoded
 
     def accept(self, delivery: RecordDelivery, *, is_counted: bool = False) -> RecordDelivery:
-        """Take what `encode` made; `is_counted` where its sender was told that there is room."""
+        """Takes a record of `encode`; `is_counted` if its sender has already counted it as held."""
         if self.held_bytes >= self.memory_max and not is_counted:
             raise self._full()
         if not self._pump.is_scheduled:
@@ -323,7 +326,7 @@ class AsyncProducer:
         )
 
     async def room(self) -> None:
-        """Wait for it, as long as a record may take; where there is some, for the loop's turn."""
+        """Waits for room, as long as a record may take; if there is some, yields to the loop."""
         if self.held_bytes < self.memory_max:
             await asyncio.sleep(0)
         try:
@@ -334,8 +337,7 @@ class AsyncProducer:
             raise self._full() from None
 
     async def flush(self) -> None:
-        """Wait until what was taken before is settled; raises the first failure since the last
-        flush."""
+        """Waits until all taken is settled; raises the first failure since the last flush."""
         self._rules.is_hurried = True
         self._schedule()
         pending = self._rules.outstanding()
@@ -354,7 +356,7 @@ class AsyncProducer:
             raise type(failure)(failure.message)
 
     async def close(self, *, is_waiting: bool = True) -> None:
-        """Flush, unless nobody waits for it: then what is not stored fails."""
+        """Flushes first; without `is_waiting`, what is not stored fails."""
         if self._is_closed:
             return
         try:
@@ -427,7 +429,7 @@ class AsyncProducer:
             return
         error = future.exception()
         if self._is_closed:
-            return  # its records were told that nobody knows
+            return  # its records have already failed as "may be stored"
         if error is None:
             self._stored(lane, future.result())
         elif isinstance(error, RaftwoodError):

@@ -1,14 +1,14 @@
 """The rules of a producer: which records go to which shard, and when. No I/O, clock or randomness.
 
-Each shard has a lane: the records for it in order, and one batch under way at the most, under the
-lane's next sequence. So records of one key are stored in the order they were given in:
-
-- A batch whose answer is lost is sent again, the same under the same sequence, and nothing behind
-  it before it is answered: the shard stores it once.
+Each shard has a lane: the records for it in order, and at most one batch under way, under the
+lane's next sequence. So records of one key are stored in the order in which they were sent:
+- A batch whose answer is lost is sent again, unchanged, under the same sequence. Nothing behind it
+is sent before its answer. The shard stores it once.
 - `ShardReadonly` says that the batch is not stored and never will be under its sequence. The lane
-  is sealed; when the shards are known again, all its records move, in order, to where their keys
-  belong now. Until then later records of these keys queue up behind them.
-- A lane whose shard is gone from the list while a batch is under way is asked to the end first.
+is sealed; when the shards are known again, all its records move, in order, to where their keys
+belong now. Until then later records of these keys queue up behind them.
+- If a shard disappears from the list while its batch is under way, the batch is sent until it is
+answered.
 
 Records without a key go to one shard until it has stored a batch, then to the next one.
 
@@ -41,15 +41,15 @@ class ProducerRecord(msgspec.Struct, gc=False, eq=False):
     data: bytes
     size: int
     route: str | None
-    """Where its key stands among the ranges; None where it has no key."""
+    """The hash of its key; None if it has no key."""
     shared: bytes = b""
-    """What all records of a batch have alike: topic, source and tags, encoded."""
+    """The encoded topic, source and tags, which all records of a batch share."""
     deadline: float = 0.0
     count: int = 1
 
 
 class ProducerBatch:
-    """Records that are sent as one, under one sequence, for as often as it takes."""
+    """Records that are sent together, under one sequence, as often as needed."""
 
     __slots__ = ("is_doubtful", "records", "sequence", "settled", "was_sent")
 
@@ -57,11 +57,11 @@ class ProducerBatch:
         self.sequence = sequence
         self.records = records
         self.settled = 0
-        """So many records at the front have run out of time, and were told so."""
+        """The number of records at the front whose time is over; they have failed already."""
         self.was_sent = False
-        """Set by whoever sends it, at the first byte."""
+        """The sender sets it at the first byte."""
         self.is_doubtful = False
-        """An answer was lost: it may be stored."""
+        """An answer was lost: the batch may be stored."""
 
 
 class ShardLane(LaneAttempts):
@@ -82,16 +82,16 @@ class ShardLane(LaneAttempts):
         super().__init__(f"{producer} {shard.log}")
         self.shard = shard.id
         self.log = shard.log
-        """Another one where the logstore was made anew."""
+        """The shard's log; it differs if the logstore was deleted and created anew."""
         self.begin = shard.begin
         self.end = shard.end
         self.queue: deque[ProducerRecord] = deque()
         self.batch: ProducerBatch | None = None
-        """The one that is to be stored before all in the queue."""
+        """The batch that must be stored before all records of the queue."""
         self.is_under_way = False
-        """The batch was sent, and its answer is awaited."""
+        """The batch was sent and is not answered yet."""
         self.is_sealed = False
-        """The shard takes no more; its records wait for the shards to be known."""
+        """The shard takes no more; the records wait until the shards are known."""
 
     def holds(self, route: str) -> bool:
         return contains(self.begin, self.end, route)
@@ -99,7 +99,7 @@ class ShardLane(LaneAttempts):
 
 _WRITABLE: Final = (ShardStatus.READWRITE, ShardStatus.SEALING)
 _ROUTES_MAX: Final = 65_536
-"""Keys whose lane is remembered; beyond it all are forgotten."""
+"""Limit of keys whose lane is cached; above it the cache is cleared."""
 
 
 class ProducerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class AskForShards(msgspec.Struct, frozen=True):
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """Tell whoever waits for these records that their time is over."""
+    """Fail these records: their time is over."""
 
     records: Sequence[ProducerRecord]
     is_unknown: bool
@@ -142,30 +142,30 @@ class ProducerRules:
         self._limits = limits
         self._producer = producer
         self._in_order: list[ShardLane] = []
-        """Of the shards that can be written, in order of their ranges."""
+        """The lanes of writable shards, in order of their ranges."""
         self._begins: list[str] = []
-        """Where these ranges begin."""
+        """The begins of these ranges."""
         self._retired: list[ShardLane] = []
-        """Lanes of shards that take no more, with a batch that is not answered yet."""
+        """Lanes of shards that take no more, each with a batch that is not answered yet."""
         self._routes: dict[str, ShardLane] = {}
         self._unrouted: deque[ProducerRecord] = deque()
         """Records that came before the shards were known."""
         self._keyless: ShardLane | None = None
-        """Takes the records without a key for now, and so many bytes more."""
+        """The lane that takes records without a key for now, and how many bytes more it takes."""
         self._keyless_room = 0
         self._keyless_turn = 0
         self._sequences: dict[int, int] = {}
         self._is_asking = False
         self._asks = LaneAttempts(producer)
         self.is_hurried = False
-        """Nothing lingers: somebody waits for all of it."""
+        """Nothing lingers: a caller waits for all of it."""
         self.due: float = NEVER
-        """When `actions` has something to do even if nothing happens before."""
+        """When `actions` has something to do even if no event comes before."""
 
     # Events
 
     def add(self, record: ProducerRecord) -> None:
-        """One more record to be stored."""
+        """Adds a record to be stored."""
         route = record.route
         if route is not None:
             lane = self._routes.get(route) or self._lane_of(route)
@@ -180,25 +180,25 @@ class ProducerRules:
             lane.queue.append(record)
 
     def stored(self, lane: ShardLane) -> ProducerBatch:
-        """The batch under way is stored, which ends it."""
+        """The batch under way is stored and done."""
         return self._end(lane)
 
     def refused(self, lane: ShardLane) -> ProducerBatch:
-        """The batch will never be taken as it is, which ends it."""
+        """The shard will never take the batch; it is done."""
         return self._end(lane)
 
     def lost(self, lane: ShardLane, *, now: float) -> None:
-        """No answer: the batch may be stored or not, so it is sent again as it was."""
+        """No answer came: the batch may be stored, so it is sent again unchanged."""
         assert lane.batch is not None
         lane.batch.is_doubtful = True
         self._try_later(lane, now)
 
     def put_off(self, lane: ShardLane, *, now: float) -> None:
-        """The batch was not stored, but may be later."""
+        """The batch is not stored, but may be later."""
         self._try_later(lane, now)
         batch = lane.batch
         if batch is not None and not batch.was_sent:
-            # Never sent at all: it may be gathered anew, with what came meanwhile.
+            # It was never sent: it may be batched anew, with what came meanwhile.
             lane.queue.extendleft(reversed(self._take(lane).records))
             self._move_on()
 
@@ -208,7 +208,7 @@ class ProducerRules:
         self._seal(lane)
 
     def gone(self, lane: ShardLane) -> ProducerBatch | None:
-        """The shard was deleted: the batch is answered where it may have been stored before."""
+        """The shard was deleted: a batch that may have been stored before is done, and returned."""
         assert lane.batch is not None
         if not lane.batch.is_doubtful:
             self.readonly(lane)
@@ -218,7 +218,7 @@ class ProducerRules:
         return batch
 
     def learned(self, shards: Iterable[Shard], *, now: float) -> None:
-        """The logstore's shards as they are now."""
+        """The logstore's shards are known."""
         writable = sorted(
             (each for each in shards if each.status in _WRITABLE), key=lambda each: each.begin
         )
@@ -240,12 +240,12 @@ class ProducerRules:
             self.add(record)
 
     def not_learned(self, *, now: float) -> None:
-        """The shards could not be asked for: again a little later."""
+        """The request for the shards failed; it is repeated a little later."""
         self._is_asking = False
         self._asks.failed(self._limits.retry, now)
 
     def no_shards(self, *, now: float) -> list[ProducerRecord]:
-        """There is no such logstore for this producer: the records that wait for its shards."""
+        """There is no such logstore: returns the records that wait for its shards."""
         self.not_learned(now=now)
         waiting = list(self._unrouted)
         self._unrouted.clear()
@@ -258,7 +258,7 @@ class ProducerRules:
     # Actions
 
     def actions(self, now: float) -> list[Action]:
-        """What is to be done now; `due` says when to come again at the latest."""
+        """Returns what to do now; `due` says when to call again at the latest."""
         self.due = NEVER
         actions: list[Action] = []
         self._expire(now, actions)
@@ -276,12 +276,12 @@ class ProducerRules:
         return actions
 
     def outstanding(self) -> list[ProducerRecord]:
-        """All that waits or is under way."""
+        """Returns all records that wait or are under way."""
         waiting, unknown = self.abandon()
         return waiting + unknown
 
     def abandon(self) -> tuple[list[ProducerRecord], list[ProducerRecord]]:
-        """At the end: the records that are not stored, and those of which it is unknown."""
+        """At the end: returns the records that are not stored, and those that may be."""
         waiting: list[ProducerRecord] = list(self._unrouted)
         unknown: list[ProducerRecord] = []
         for lane in [*self._in_order, *self._retired]:
@@ -304,7 +304,7 @@ class ProducerRules:
         return lane
 
     def _next_keyless(self) -> ShardLane | None:
-        """The next shard in turn, those first that answer."""
+        """Returns the next lane in turn, first among those whose shards answer."""
         lanes = self._in_order
         if not lanes:
             return None
@@ -315,7 +315,7 @@ class ProducerRules:
         return lane
 
     def _move_on(self) -> None:
-        """Route the records of lanes that are no more, once nothing of theirs is under way."""
+        """Routes the records of retired lanes again, once they have no batch under way."""
         if not self._retired:
             return
         # The older lanes come first: a record's key may have been in several of them.
@@ -347,7 +347,7 @@ class ProducerRules:
         actions.append(SendToShard(lane, lane.batch))
 
     def _gather(self, lane: ShardLane) -> ProducerBatch:
-        """The records at the front that fit into one batch and share what a batch has once."""
+        """Takes the first records that fit into one batch and share topic, source and tags."""
         limits, queue = self._limits, lane.queue
         take = queue.popleft
         first = take()
@@ -391,7 +391,7 @@ class ProducerRules:
         return batch
 
     def _leave(self, lane: ShardLane) -> None:
-        """It is another lane's turn to take records without a key."""
+        """Lets another lane take the records without a key."""
         if lane is self._keyless:
             self._keyless = None
 

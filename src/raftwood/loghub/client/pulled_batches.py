@@ -1,7 +1,7 @@
-"""Pulls batches from a shard, and gives each raw, as records or as Arrow.
+"""Pulls batches from a shard; returns each raw, as records or as Arrow.
 
-`rows_of` decodes a LogGroup by columns where pyarrow is installed, else by protobuf. The former
-takes half the time: it goes through Python for each record once, at the end.
+`rows_of` decodes a LogGroup by columns if pyarrow is installed, else by protobuf. Columns take half
+the time: they need one pass through Python per record, at the end.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 Contents = dict[str, str | bytes]
 _FEW_BYTES: Final = 1 << 10
-"""Of a group for which columns do not pay."""
+"""Below this size columns do not pay."""
 
 
 class LogRows(msgspec.Struct, frozen=True):
-    """All records of a group, and what they share; text, or bytes where they are not UTF-8."""
+    """All records of a group, and their shared fields; text, or bytes if they are not UTF-8."""
 
     times_ns: list[int]
     contents: list[Contents]
@@ -51,7 +51,7 @@ class LogRows(msgspec.Struct, frozen=True):
 
 
 def rows_of(data: Buffer) -> LogRows:
-    """`InvalidInput` for what is no LogGroup."""
+    """Decodes a LogGroup; `InvalidInput` if the bytes are not one."""
     if len(data) > _FEW_BYTES and _has_arrow():
         try:
             return _by_columns(data)
@@ -131,23 +131,23 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 
     time_ns: int
     contents: dict[str, str | bytes]
-    """Text, or bytes where they are not UTF-8."""
+    """Text, or bytes if they are not UTF-8."""
     topic: str | bytes
     source: str | bytes
     tags: Mapping[str, str | bytes]
     """Shared with the other records of the batch."""
     shard: int
     position: Position
-    """Of its batch."""
+    """The position of its batch."""
 
 
 class PulledBatch(msgspec.Struct, frozen=True):
-    """One batch of a shard, still as it was stored."""
+    """One batch of a shard, still in its stored form."""
 
     shard: int
     position: Position
     next: Position
-    """Where to read on behind it."""
+    """The position to read next."""
     data: Buffer
 
     @property
@@ -155,10 +155,10 @@ class PulledBatch(msgspec.Struct, frozen=True):
         return decode_head(self.data)
 
     def raw(self) -> Buffer:
-        """The body, decompressed: a LogGroup, or a stream of Arrow batches."""
+        """Returns the decompressed body: a LogGroup, or a stream of Arrow batches."""
         head = self.head
         body = memoryview(self.data)[HEAD_BYTES:]
-        # The gateway that took it has checked its size.
+        # The gateway that received it has checked its size.
         return decompress(body, head.codec, raw_bytes=head.raw_bytes, raw_bytes_max=head.raw_bytes)
 
     def records(self) -> list[LogRecord]:
@@ -178,7 +178,7 @@ class PulledBatch(msgspec.Struct, frozen=True):
         ]
 
     def to_arrow(self) -> "pyarrow.Table":
-        """As one table; what was stored as Arrow is not copied unless it was compressed."""
+        """Returns one table; what was stored as Arrow is not copied unless it was compressed."""
         arrow = import_arrow()
         if self.head.format is Format.LOG_GROUP:
             return arrow.Table.from_batches([log_group_to_arrow(self.raw())])
@@ -189,7 +189,7 @@ class PulledBatch(msgspec.Struct, frozen=True):
 
 
 def joined_tables(tables: "list[Any]") -> "pyarrow.Table":
-    """One table with all columns of all; a column's types are widened to one that holds them."""
+    """Joins tables into one with all of their columns; a column of several types is widened."""
     arrow = import_arrow()
     if not tables:
         return arrow.table({})
@@ -200,7 +200,7 @@ def joined_tables(tables: "list[Any]") -> "pyarrow.Table":
 
 
 def _alike(arrow: Any, tables: list[Any]) -> list[Any]:
-    """Columns that have several types become text, or binary where one of them is."""
+    """Turns a column of several types into text, or into binary if one of them is binary."""
     kinds: dict[str, set[Any]] = {}
     for table in tables:
         for field in table.schema:
@@ -239,7 +239,7 @@ async def pull(
     wait_ms: int,
     timeout_ms: int,
 ) -> Pulled:
-    """Batches from a position on; at the end of a shard it waits so long for some to come."""
+    """Pulls batches from a position on; at the end of a shard it waits up to `wait_ms` for some."""
     request = PullRequest(
         stream.project,
         stream.logstore,
@@ -260,7 +260,7 @@ async def pull(
 
 
 def batches_of(shard: int, pulled: Pulled) -> list[PulledBatch]:
-    """Each batch with the position behind it."""
+    """Pairs each batch with the position behind it."""
     found = pulled.batches
     following = [*(each.position for each in found), pulled.next][1:]
     return [

@@ -3,10 +3,10 @@
     async with client.reader("project", "logstore", follow=True) as reader:
         async for record in reader: ...
 
-Shards are read side by side; what one key was given comes in order, as the children of a shard
-that was split or merged are read after all of their parents. `ShardFetcher` pulls a little ahead,
-into one queue. A shard's children begin when all of it is in the queue, so that the queue has
-parents first. Tasks do this: a caller that waits for a batch may give up waiting at any moment.
+The reader reads shards side by side. Records of one key come in order: the children of a shard that
+was split or merged are read after all of their parents. `ShardFetcher` pulls a little ahead, into
+one queue. A shard's children begin when all of it is in the queue, so the queue has parents first.
+Tasks do the pulling, so a caller may stop waiting for a batch at any moment.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 def startable(
     shards: Iterable[Shard], *, started: Collection[int], done: Collection[int]
 ) -> list[Shard]:
-    """Those whose ancestors were read to the end, or are gone; in order of their ids.
+    """Returns the shards whose ancestors are read to the end, or gone; in order of their ids.
 
-    Ancestors are found by their ranges and not by the parents' numbers, for a parent may be deleted
-    while its own parent is still to be read.
+    Ancestors are found by their ranges and not by the parents' numbers, because a parent may be
+    deleted while its own parent is still to be read.
     """
     known = sorted(shards, key=lambda each: each.id)
     unread = [each for each in known if each.id not in done]
@@ -56,37 +56,39 @@ def startable(
 
 
 def _is_before(older: Shard, shard: Shard) -> bool:
-    """At any time each key belongs to one shard: of two with a key in common the older one is an
-    ancestor.
+    """Whether `older` is an ancestor. At any time each key belongs to one shard, so of two shards
+    with a key in common the older one is an ancestor.
     """
     return older.id < shard.id and older.begin < shard.end and shard.begin < older.end
 
 
 Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
-"""Where to begin: the first or behind the last record, those received from a time on (in seconds
-since 1970), or at positions by shard."""
+"""Where to begin: at the first record, behind the last one, at a time of receipt (in seconds since
+1970), or at positions by shard.
+"""
 TURN_BYTES: Final = 128 << 10
-"""What is received in about one turn of the loop."""
+"""About as much as one turn of the loop receives."""
 _PAUSE_S: Final = 0.005
 
 
 class ReaderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a reader asks for, and what it does about what is gone."""
+    """How much a reader asks for, and what it does if records were freed."""
 
     pull_bytes_max: int = 2 << 20
     pull_batches_max: int = 1_000
     prefetch_bytes_max: int = 8 << 20
-    """Read ahead, of all shards together; each shard may go beyond it by one pull."""
+    """Limit of what is read ahead, over all shards; each shard may exceed it by one pull."""
     wait_ms: int = 10_000
     """How long a pull at the end of a shard waits for more."""
     timeout_ms: int = 30_000
-    """How long gateways may be away before a reader fails."""
+    """How long all gateways may be unreachable before the reader fails."""
     skips_freed: bool = False
-    """Go on, and count it, where records were freed before they were read; else `RecordsFreed`."""
+    """If records were freed before they were read, count it and go on; else raise `RecordsFreed`.
+    """
 
 
 class _Item(msgspec.Struct):
-    """What a shard's task hands over."""
+    """One entry of the queue from a shard's task."""
 
     shard: int
     next: Position
@@ -94,7 +96,7 @@ class _Item(msgspec.Struct):
 
 
 class ShardFetcher:
-    """One reader's; it begins with the first `take`."""
+    """Reads ahead for one reader; it begins with the first `take`."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class ShardFetcher:
         self._has_room = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._shards: list[Shard] = []
-        """As they were when last asked for."""
+        """The shards, as of the last request for them."""
         self._ends: dict[int, Position] = {}
         """Where a reader that does not follow stops."""
         self._started: set[int] = set()
@@ -129,15 +131,15 @@ class ShardFetcher:
         self._error: RaftwoodError | None = None
         self._is_begun = False
         self.positions: dict[int, Position] = {}
-        """Of each shard, behind the batches that were handed out whole."""
+        """For each shard, the position behind the last batch that was handed out whole."""
         self.freed = 0
 
     async def take(self) -> PulledBatch | None:
-        """The next batch; None where nothing follows."""
+        """Returns the next batch; None if nothing follows."""
         if not self._is_begun:
             self._is_begun = True
             self._spawn(self._begin())
-        # Who takes what is queued, and nothing else, would never let the next pulls be received.
+        # A caller that only takes queued batches would never let the loop receive the next pulls.
         turns, self._taken_bytes = divmod(self._taken_bytes, TURN_BYTES)
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -153,7 +155,7 @@ class ShardFetcher:
             if self._error is not None:
                 error = self._error
                 if not self._started:
-                    self._error, self._is_begun = None, False  # asked again, it begins anew
+                    self._error, self._is_begun = None, False  # another call begins anew
                 raise type(error)(error.message)
             if not self._tasks:
                 return None
@@ -177,7 +179,7 @@ class ShardFetcher:
         try:
             await work
         except RaftwoodError as error:
-            # What was read before is handed out first; nothing more is.
+            # What was read before is handed out first; nothing after it.
             self._error = self._error or error
             for task in self._tasks:
                 if task is not asyncio.current_task():
@@ -209,7 +211,7 @@ class ShardFetcher:
             self.positions[shard.id] = first
             found.append(shard)
         if self._checkpoints is not None:
-            # From now on what is not read yet is not freed.
+            # From now on unread records are not freed.
             await self._checkpoints.commit(self.positions)
         self._shards = found
         self._start_shards()
@@ -275,7 +277,7 @@ class ShardFetcher:
                 if pulled.is_ended:
                     break
                 if not pulled.batches:
-                    # A shard that is just being split answers at once that nothing is there.
+                    # A shard that is just being split answers an empty pull at once.
                     await asyncio.sleep(_PAUSE_S)
         except ShardNotFound:
             if not self.settings.skips_freed:
@@ -362,12 +364,12 @@ class AsyncReader:
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Of each shard, behind the batches that were handed out whole."""
+        """Returns for each shard the position behind the batches that were handed out whole."""
         return self._pulling.positions
 
     @property
     def freed(self) -> int:
-        """How often records were gone before they were read."""
+        """Returns how often records were freed before they were read."""
         return self._pulling.freed
 
     async def __aenter__(self) -> Self:
@@ -400,28 +402,28 @@ class AsyncReader:
         return record
 
     def batches(self) -> "BatchIterator":
-        """Batches as they were stored, from the next one on."""
+        """Iterates over stored batches, from the next one on."""
         return BatchIterator(self)
 
     async def next_batch(self) -> PulledBatch | None:
-        """The next one as it was stored; None where nothing follows."""
+        """Returns the next stored batch; None if nothing follows."""
         batch = await self.take_batch()
         if batch is not None:
             self.note(batch)
         return batch
 
     def note(self, batch: PulledBatch) -> None:
-        """A batch that was taken is handed out whole."""
+        """Marks a batch of `take_batch` as handed out whole."""
         self.positions[batch.shard] = batch.next
 
     async def take_batch(self) -> PulledBatch | None:
-        """As `next_batch`, for who calls `note` later."""
+        """Like `next_batch`, but the caller calls `note` later."""
         return await self._pulling.take()
 
     async def to_arrow(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "pyarrow.Table":
-        """What follows, up to the batch that reaches a bound; again, what follows then."""
+        """Returns what follows, up to the batch that reaches a bound; call again for the rest."""
         if self._follow:
             raise InvalidInput("a reader that follows has no end: make one without follow")
         tables: list[Any] = []
@@ -451,9 +453,10 @@ class AsyncReader:
         return frame
 
     async def commit(self) -> None:
-        """Note for the group that what was handed out so far is dealt with.
+        """Commits for the group what was handed out so far.
 
-        A batch counts with its last record: who begins there again meets the first ones twice.
+        A batch counts with its last record: a reader that begins inside a batch gets its first
+        records twice.
         """
         if self._checkpoints is None:
             raise InvalidInput("a reader without a group has nothing to commit: give it one")
@@ -461,7 +464,7 @@ class AsyncReader:
 
 
 def _library(name: str) -> Any:
-    """One that this package does not need by itself."""
+    """Imports an optional library, or says how to install it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -469,7 +472,7 @@ def _library(name: str) -> Any:
 
 
 class BatchIterator:
-    """A reader's batches, as an iterator."""
+    """Iterates over a reader's batches."""
 
     def __init__(self, reader: AsyncReader) -> None:
         self._reader = reader

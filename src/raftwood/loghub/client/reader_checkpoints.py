@@ -1,4 +1,4 @@
-"""How far a reader's group has read, kept by the gateways; truncation respects it."""
+"""A reader group's checkpoints, kept by the gateways; truncation respects them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +18,7 @@ _TIMEOUT_MS = 15_000
 
 
 class ReaderCheckpoints:
-    """Of one group; it is made where there is none yet, for which the key must be an admin's."""
+    """The checkpoints of one group; creates the group if need be, with an admin's key."""
 
     def __init__(self, gateways: Gateways, project: str, logstore: str, group: str) -> None:
         self._gateways = gateways
@@ -28,7 +28,7 @@ class ReaderCheckpoints:
         self._noted: dict[int, Position] = {}
 
     async def load(self) -> dict[int, Position]:
-        """What is to be read next of each shard; empty for a new group."""
+        """Returns the next position of each shard; empty for a new group."""
         try:
             return await self._load()
         except ConsumerGroupNotFound:
@@ -48,7 +48,7 @@ class ReaderCheckpoints:
         return dict(self._noted)
 
     async def commit(self, positions: Mapping[int, Position]) -> None:
-        """Note those that have changed."""
+        """Commits the positions that have changed."""
         for shard, position in list(positions.items()):
             if self._noted.get(shard) == position:
                 continue

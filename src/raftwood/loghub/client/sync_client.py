@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Made by `LogHubClient.reader`; the calls mean what they do in `AsyncReader`."""
+    """Made by `LogHubClient.reader`; its calls do the same as those of `AsyncReader`."""
 
     def __init__(self, thread: LoopThread, reader: AsyncReader) -> None:
         self._thread = thread
@@ -51,12 +51,12 @@ class Reader:
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Of each shard, behind the batches that were handed out whole."""
+        """Returns for each shard the position behind the batches that were handed out whole."""
         return dict(self._reader.positions)
 
     @property
     def freed(self) -> int:
-        """How often records were gone before they were read."""
+        """Returns how often records were freed before they were read."""
         return self._reader.freed
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Reader:
         self._thread.call(self._reader.close())
 
     def __iter__(self) -> Iterator[LogRecord]:
-        # Decoded here, while the loop's thread reads ahead.
+        # Decoded in this thread, while the loop's thread reads ahead.
         while (batch := self._thread.call(self._reader.take_batch())) is not None:
             records = batch.records()
             yield from records[:-1]
@@ -77,14 +77,14 @@ class Reader:
             yield from records[-1:]
 
     def batches(self) -> Iterator[PulledBatch]:
-        """Batches as they were stored."""
+        """Iterates over stored batches."""
         while (batch := self._thread.call(self._reader.next_batch())) is not None:
             yield batch
 
     def to_arrow(
         self, *, records_max: int = TABLE_RECORDS_MAX, bytes_max: int = TABLE_BYTES_MAX
     ) -> "pyarrow.Table":
-        """What follows, up to the batch that reaches a bound; again, what follows then."""
+        """Returns what follows, up to the batch that reaches a bound; call again for the rest."""
         return self._thread.call(
             self._reader.to_arrow(records_max=records_max, bytes_max=bytes_max)
         )
@@ -104,12 +104,12 @@ class Reader:
         )
 
     def commit(self) -> None:
-        """Note for the group that what was handed out so far is dealt with."""
+        """Commits for the group what was handed out so far."""
         self._thread.call(self._reader.commit())
 
 
 class LogHubClient:
-    """Use `connect`, and `close` when done, or a `with` block."""
+    """Call `connect`, and `close` when done, or use a `with` block."""
 
     def __init__(self, thread: LoopThread, client: AsyncLogHubClient) -> None:
         self._thread = thread
@@ -125,7 +125,7 @@ class LogHubClient:
         tls: ClientTls | None = None,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
-        """A client that one gateway at least has answered; `addresses` are HOST:PORT[,…]."""
+        """Returns a client once one gateway has answered; `addresses` are HOST:PORT[,…]."""
         return cls(
             *LoopThread.with_client(
                 "raftwood-loghub-client",
@@ -147,7 +147,7 @@ class LogHubClient:
         self.close()
 
     def close(self) -> None:
-        """Close producers and readers first: their connections end here."""
+        """Closes the connections. Close producers and readers first."""
         self._thread.stop(self._client.close)
 
     # Records
@@ -171,7 +171,7 @@ class LogHubClient:
         group: str | None = None,
         settings: ReaderSettings | None = None,
     ) -> Reader:
-        """One shard, or all of a logstore; see `AsyncReader`."""
+        """Returns a reader of one shard, or of all of a logstore; see `AsyncReader`."""
 
         async def make() -> AsyncReader:
             return self._client.reader(
@@ -252,21 +252,21 @@ class LogHubClient:
         return self._thread.call(self._client.shards(project, logstore))
 
     def describe(self, project: str, logstore: str) -> list[ShardDetail]:
-        """Each shard, what it holds, and who needs it."""
+        """Returns for each shard the range of its records and the reader that it waits for."""
         return self._thread.call(self._client.describe(project, logstore))
 
     def cursor(self, project: str, logstore: str, *, shard: int, at: int | str) -> Position:
-        """A shard's `begin`, its `end`, or as of a time in seconds since 1970."""
+        """Returns a shard's `begin`, its `end`, or the position of a time in seconds since 1970."""
         return self._thread.call(self._client.cursor(project, logstore, shard=shard, at=at))
 
     def split_shard(
         self, project: str, logstore: str, *, shard: int, key: str | None = None
     ) -> list[Shard]:
-        """Cut a shard in two, at a key or in the middle; the shards that it concerns."""
+        """Splits a shard at a key or in the middle; returns the shards that changed."""
         return self._thread.call(self._client.split_shard(project, logstore, shard=shard, key=key))
 
     def merge_shard(self, project: str, logstore: str, *, shard: int) -> list[Shard]:
-        """Join a shard with the one whose range follows; the shards that it concerns."""
+        """Merges a shard with the one whose range follows; returns the shards that changed."""
         return self._thread.call(self._client.merge_shard(project, logstore, shard=shard))
 
     def delete_shard(self, project: str, logstore: str, *, shard: int) -> None:
@@ -325,7 +325,7 @@ class LogHubClient:
     def set_checkpoint(
         self, project: str, logstore: str, group: str, *, shard: int, position: int
     ) -> None:
-        """What a group reads next of a shard, whoever has it."""
+        """Sets what a group reads next of a shard, even if a consumer has the shard."""
         self._thread.call(
             self._client.set_checkpoint(project, logstore, group, shard=shard, position=position)
         )

@@ -7,8 +7,8 @@
 Any thread may send. A record is encoded in the thread that sends it and handed to the loop's thread
 with all others that have come by then, so `send` seldom has to wake that thread up.
 
-The handler makes Python's log lines records of a logstore, and never blocks the program. Where the
-producer holds as much as it may, lines are dropped and counted.
+The handler turns Python's log lines into records of a logstore, and never blocks the program. If
+the producer's memory is full, lines are dropped and counted.
 
     handler = LogHubHandler(client.producer("web", "app"), topic="shop")
     logging.getLogger().addHandler(handler)
@@ -40,7 +40,7 @@ _NO_TAGS: Final[Mapping[str, str]] = {}
 
 
 ThreadDelivery = RecordDelivery
-"""Its name in release 0.1.0."""
+"""The name of the class in release 0.1.0."""
 
 
 class Producer:
@@ -65,7 +65,7 @@ class Producer:
 
     @property
     def stored(self) -> int:
-        """Records; `failed` as well."""
+        """Counts records, as does `failed`."""
         return self._producer.stored
 
     @property
@@ -89,7 +89,7 @@ class Producer:
         tags: Mapping[str, str] = _NO_TAGS,
         is_waiting: bool = True,
     ) -> Delivery[Delivered]:
-        """Take a record, waiting for room if need be; `Overloaded` where there is none in time.
+        """Takes a record, and waits for room if need be; `Overloaded` if there is none in time.
 
         One thread's records of one key are stored in the order they are sent in.
         """
@@ -122,14 +122,14 @@ class Producer:
         source: str = "",
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> list[Delivery[Delivered]]:
-        """Take many records of one key, or of none."""
+        """Takes many records of one key, or of none."""
         return [
             self.send(contents, key=key, topic=topic, source=source, tags=tags)
             for contents in records
         ]
 
     def send_arrow(self, table: Any, *, key: str | bytes | None = None) -> list[Delivered]:
-        """Put a record batch or a table as it is, and wait until it is stored; by parts."""
+        """Stores a record batch or a table unchanged, a large one in parts; waits until stored."""
 
         async def put() -> list[Delivered]:
             self._take()
@@ -138,8 +138,7 @@ class Producer:
         return self._thread.call(put())
 
     def flush(self) -> None:
-        """Wait until what was sent before is settled; raises the first failure since the last
-        flush."""
+        """Waits until all sent is settled; raises the first failure since the last flush."""
 
         async def settle() -> None:
             self._take()
@@ -148,7 +147,7 @@ class Producer:
         self._thread.call(settle())
 
     def close(self, *, is_waiting: bool = True) -> None:
-        """Flush, unless nobody waits for it: then what is not stored fails."""
+        """Flushes first; without `is_waiting`, what is not stored fails."""
         with self._room:
             if self._is_closed:
                 return
@@ -196,11 +195,11 @@ class Producer:
 
 
 _OWN_LOGGERS = ("asyncio",)
-"""What the client's own thread says would come back to it without end."""
+"""Loggers whose lines are dropped: the client's own thread writes them, which would loop."""
 
 
 class LogHubHandler(logging.Handler):
-    """The producer stays its owner's: close the handler first, then the producer."""
+    """Close the handler before the producer, which its owner closes."""
 
     def __init__(
         self,
@@ -221,7 +220,7 @@ class LogHubHandler(logging.Handler):
         self._key = key
         self._inside = threading.local()
         self.dropped = 0
-        """Lines for which there was no room, or no producer any more."""
+        """Lines that were dropped, because there was no room or the producer was closed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name in _OWN_LOGGERS or getattr(self._inside, "is_busy", False):

@@ -1,10 +1,11 @@
 """Workers that share a logstore's shards by leases, kept in a store of the user's choice.
 
 Imports `loghub.client`, what LogHub's packages share, and `base`. Users start at `worker`, or at
-`iterator` for `async for`; `processor` is what they write. Readers start at `leases`, the model and
-the seam to what keeps the rows; `lease_agent` and `lease_plan` decide, without I/O. Stores are
-`memory_store`, `meta_store` and `sql_store`; `source` is the seam to what is consumed, with
-`loghub_source` and `kafka_source`. What is listed here is loaded when it is first used.
+`iterator` for `async for`, and write a `processor`. Readers of the code start at `leases`, the
+model and the seam to the stores of rows. `lease_agent` and `lease_plan` decide, without I/O. Stores
+are `memory_store`, `meta_store` and `sql_store`. `source` is the seam to what workers consume;
+`loghub_source` and `kafka_source` implement it. What is listed here is loaded when it is first
+used.
 """
 
 from typing import TYPE_CHECKING

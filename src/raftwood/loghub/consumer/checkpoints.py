@@ -1,4 +1,4 @@
-"""How far a shard's processor has come: in memory, and saved in the lease store.
+"""The checkpoint of each shard: in memory, and saved in the lease store.
 
 Section 5.4.2 of the LogHub client library's text: a checkpoint is kept in memory, or stored at
 once; the worker stores what is in memory from time to time and when it loses the shard. Only the
@@ -6,7 +6,7 @@ consumer owner may store one, even if the lease is already another's: so a robbe
 flush lands, and its thief repeats nothing.
 
 `CheckpointWriter` saves the checkpoints of all shards: what comes during one call goes with the
-next. With a call for each, a worker with a hundred shards would be busy with checkpoints alone
+next. With a call for each, a worker with a hundred shards would do nothing but save checkpoints
 (`test_checkpoints_that_come_during_a_save_share_the_next_one`). `LeaseTenure` says how long a shard
 is still this worker's; its consumer asks before each step.
 """
@@ -33,7 +33,7 @@ class _Round:
 
 
 class CheckpointWriter:
-    """Saves the checkpoints of one worker; calls `on_refused` for each shard that is another's."""
+    """Saves the checkpoints of one worker; calls `on_refused` for each that the store refuses."""
 
     def __init__(self, store: LeaseStore, process: str, on_refused: Callable[[Save], None]) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class CheckpointWriter:
         self._lock = asyncio.Lock()
 
     async def save(self, saves: Sequence[Save]) -> None:
-        """Returns when they are stored; `LeaseLost` where one was refused."""
+        """Returns when they are stored; `LeaseLost` if one was refused."""
         shared = self._gathering
         for save in saves:
             before = shared.saves.get(save.shard)
@@ -89,7 +89,7 @@ class LeaseTenure:
         A processor that is asked to stop still has to save what it did; the store's fence, not
         this clock, decides whether that lands.
         """
-        # The agent answers 0 once it has told the consumer to stop: the last deadline counts.
+        # The agent answers 0 once it has sent `StopConsumer`: the last deadline counts.
         deadline_ms = self._agent.deadline_ms(self._shard, self._epoch)
         self._last_ms = max(self._last_ms, deadline_ms)
         return self._last_ms - self._now_ms()
@@ -99,7 +99,7 @@ class LeaseTenure:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around each call of the user's processor: a call that hangs loses the shard."""
+        """Surrounds each call of the user's processor: a call that hangs loses the shard."""
         self.is_calling = True
         self.goes_on()
         try:
@@ -109,7 +109,7 @@ class LeaseTenure:
             self._agent.call_ends(self._shard, self._epoch)
 
     def goes_on(self) -> None:
-        """The call that is under way does not hang."""
+        """Says that the call under way does not hang."""
         if self.is_calling:
             self._agent.call_begins(self._shard, self._epoch, self._now_ms())
 
@@ -124,13 +124,13 @@ class AsyncCheckpointTracker:
         else: a call of process() that outlasts its lease still writes to the user's database. That
         database can fence too, if it refuses a smaller epoch than it has seen."""
         self.is_shard_end = False
-        """All of the shard was processed, and nothing follows."""
+        """The whole shard is processed, and nothing follows."""
         self.stopping = asyncio.Event()
-        """Set when the shard is to be given up: the rest of a long call may be left undone."""
+        """Set when the shard is to be given up: a long call may skip the rest of its work."""
         self.is_hung = False
         """The shard is to be given up because the call that is under way takes too long."""
         self._given: str | None = None
-        """Behind the last batch that was given to the processor, and that it did not fail on."""
+        """The position behind the last batch that the processor received and did not fail on."""
         self._after = ""
         """The position that the call of process() under way has saved, behind one of its batches;
         empty where it has saved none."""
@@ -144,18 +144,18 @@ class AsyncCheckpointTracker:
 
     @property
     def remaining_s(self) -> float:
-        """How long the shard is still this worker's alone; each renewal of its lease adds to it."""
+        """Returns how long the lease is still valid; each renewal extends it."""
         return self._tenure.remaining_ms() / 1000
 
     @property
     def is_stopping(self) -> bool:
-        """The shard is to be given up, or the lease's time is over."""
+        """Whether the shard is to be given up, or the lease's time is over."""
         return self.stopping.is_set() or self._tenure.remaining_ms() <= 0
 
     def check_lease(self) -> None:
-        """`LeaseLost` where the lease's time is over: the shard may be another worker's.
+        """Raises `LeaseLost` if the lease's time is over: the shard may be another worker's.
 
-        No one can end a paused call from outside; it learns here that it has to end.
+        A paused call cannot be ended from outside; it learns here that it must end.
         """
         if self._tenure.remaining_ms() <= 0:
             raise LeaseLost(
@@ -165,20 +165,21 @@ class AsyncCheckpointTracker:
 
     @property
     def checkpoint(self) -> str | None:
-        """As it was last saved, in memory or in the store."""
+        """Returns the checkpoint last saved, in memory or in the store."""
         return self._saved[0]
 
     async def save_checkpoint(
         self, *, after: ShardBatch | None = None, persistent: bool = False
     ) -> None:
-        """All up to a batch is dealt with; without one, all that was given so far.
+        """Marks all records up to a batch as processed; without a batch, all that were given so
+        far.
 
-        In memory it reaches the store in a few seconds, and when the shard is given up; with
-        `persistent` it is there on return. `LeaseLost` where the lease's time is over, or the shard
-        is another's by now: nothing is saved then, not even in memory. A processor that gets the
-        error may undo its work; if the checkpoint landed later, those records would be lost
-        (`test_nothing_is_stored_when_the_lease_is_over_or_anothers`). A long call shows by it that
-        it does not hang.
+        A save in memory reaches the store in a few seconds, and when the shard is given up; one
+        with `persistent` is stored on return. Raises `LeaseLost` if the lease's time is over, or
+        the shard is another worker's by now: nothing is saved then, not even in memory. A processor
+        that gets the error may undo its work; if the checkpoint landed later, those records would
+        be lost (`test_nothing_is_stored_when_the_lease_is_over_or_anothers`). A save also shows
+        that a long call does not hang.
         """
         self.check_lease()
         self.note(after)
@@ -186,7 +187,7 @@ class AsyncCheckpointTracker:
             await self.store()
 
     def note(self, after: ShardBatch | None = None) -> None:
-        """Saves in memory, even late: the store refuses it where the shard is another's."""
+        """Saves in memory, even late: the store refuses it if the shard is another worker's."""
         self.goes_on()
         self._after = "" if after is None else after.next_position
         position = self._after or self._given
@@ -194,19 +195,19 @@ class AsyncCheckpointTracker:
             self.set_checkpoint(position)
 
     def goes_on(self) -> None:
-        """The call that is under way does not hang, however long it takes."""
+        """Says that the call under way does not hang, however long it takes."""
         self._tenure.goes_on()
 
     @contextmanager
     def giving(self, batches: Sequence[ShardBatch]) -> Iterator[None]:
-        """Around a call of process()."""
+        """Surrounds a call of process()."""
         before = self._given
         self._given, self._after = batches[-1].next_position, ""
         try:
             yield
         except BaseException:
             # The usual shutdown() saves all that was given. The batch that the processor failed on
-            # must not be part of that, or nobody processes it again
+            # must not be part of that, or no worker processes it again
             # (`test_what_a_processor_failed_on_is_not_saved_in_its_shutdown`).
             self._given = before
             raise
@@ -220,7 +221,7 @@ class AsyncCheckpointTracker:
         self._saved = (checkpoint, self._saved[1] + 1)
 
     def end(self) -> None:
-        """The shard was read to its end, and its processor is done with it."""
+        """Records that the shard was read to its end, and its processor is done with it."""
         self.set_checkpoint(SHARD_END)
 
     async def store(self) -> None:
@@ -240,13 +241,13 @@ class AsyncCheckpointTracker:
         self._stored_seq = max(self._stored_seq, save.seq)
 
     def last(self) -> Save:
-        """The checkpoint to hand over."""
+        """Returns the checkpoint to hand over."""
         checkpoint, seq = self._saved
         return Save(self.shard_id, self.epoch, checkpoint, seq, self.bytes_per_s)
 
 
 class CheckpointTracker:
-    """The same for a processor that runs in a thread."""
+    """The tracker of a processor that runs in a thread."""
 
     def __init__(self, tracker: AsyncCheckpointTracker, loop: asyncio.AbstractEventLoop) -> None:
         self._tracker = tracker

@@ -1,4 +1,4 @@
-"""What an operator does with a group: look at its leases, send workers away, set checkpoints."""
+"""Operations on a consumer group: list its leases, send workers away, reset checkpoints."""
 
 import asyncio
 import uuid
@@ -16,23 +16,23 @@ _LOOK_S: Final = 0.1
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard as `raftwood group show` tells of it."""
+    """One shard's row in `raftwood group show`."""
 
     shard: str
     owner: str
     consumer: str
-    """Another than the owner while the shard is handed over."""
+    """Differs from the owner while the shard is handed over."""
     epoch: int
     checkpoint: str | None
     lag_s: float | None
-    """How old the first batch is that is not dealt with; None where nobody can tell."""
+    """The age of the first unprocessed batch; None if it is unknown."""
     bytes_per_s: float
 
 
 async def show_group(
     store: LeaseStore, source: ShardSource, environment: Environment
 ) -> list[GroupRow]:
-    """All leases, by shard."""
+    """Returns one row for each lease, by shard."""
     scan = await store.scan(0)
     rows = []
     for lease in sorted(scan.leases, key=lambda each: (len(each.shard), each.shard)):
@@ -61,15 +61,16 @@ async def _lag_s(
     try:
         received_ms = await source.next_received_ms(shard, checkpoint)
     except NotFound:
-        return None  # it was freed before the group has read it
+        return None  # it was freed before the group read it
     now_ms = environment.clock.wall_ns() // 1_000_000
     return 0.0 if received_ms is None else max(0, now_ms - received_ms) / 1000
 
 
 async def leased_shards(store: LeaseStore, source: ShardSource) -> list[str]:
-    """Those that the group reads, or is to read; not those that are over, for their children are.
+    """Returns the shards that the group reads or will read. Shards that are over are left out,
+    because their children are listed.
 
-    A group that has no lease for a shard yet gets one.
+    Creates a lease for each shard that has none yet.
     """
     shards = await source.list_shards()
     await store.create([NewLease(each.id, each.parents) for each in shards])
@@ -78,7 +79,7 @@ async def leased_shards(store: LeaseStore, source: ShardSource) -> list[str]:
 
 
 async def reset_group(store: LeaseStore, positions: Mapping[str, str]) -> None:
-    """Set what is read next of shards, which nobody may be consuming; all of them, or none."""
+    """Sets the next position of shards that no worker consumes; all of them, or none."""
     leases = {lease.shard: lease for lease in (await store.scan(0)).leases}
     over = [shard for shard in positions if shard not in leases]
     if over:
@@ -97,11 +98,12 @@ async def reset_group(store: LeaseStore, positions: Mapping[str, str]) -> None:
 async def drain_workers(
     store: LeaseStore, environment: Environment, names: Collection[str], *, wait_s: float
 ) -> list[str]:
-    """Send workers away, all where none is named; answers whom, when nobody of them has a shard.
+    """Sends the named workers away, or all; returns their names once none of them has a shard.
 
-    The name of each is taken from it: it hands over what it has, and ends. The row that says so
-    stays until its worker sees it, which may be busy, or paused. Where it is dead, others take its
-    shards when the leases expire, and remove the row like that of any worker that stands still.
+    The call takes the name from each worker. A worker that sees this hands over its shards and
+    ends. The row that says so stays until the worker sees it; a busy or paused worker sees it late.
+    If the worker is dead, others take its shards when the leases expire, and remove the row like
+    that of any worker that stands still.
     """
     scan = await store.scan(0)
     found = [row for row in scan.workers if not names or row.instance in names]
@@ -111,7 +113,7 @@ async def drain_workers(
         raise NotFound(f"the group has no worker {', '.join(unknown)}: `raftwood group show`")
     processes = {row.process for row in found}
     for lease in scan.leases:
-        # Of those that were sent away before, and are not gone yet.
+        # The workers that were sent away earlier and are still there.
         processes |= {lease.lease_process} if lease.lease_owner in chosen else set()
         processes |= {lease.consumer_process} if lease.consumer_owner in chosen else set()
     for row in found:

@@ -1,11 +1,11 @@
-"""A worker's view of its group: the newest row of each lease, who is alive, what has expired.
+"""A worker's view of its group: the newest row of each lease, live workers, expired leases.
 
-No time that another wrote down counts. A lease has expired when both it and its process's heartbeat
-stood still for T: a renewal adds to the heartbeat in its own transaction, and whatever else gives a
-lease another id gives it another `update_seq` too. Ids by themselves would mislead: scans by change
-do not show renewals, so that an id is new whenever it is looked up. Stillness is counted only while
-this worker was looking: what it did not see during a pause, or while the store was away, is not
-held against others, who may have been cut off as well.
+Times that other workers wrote do not count. A lease has expired when both it and its process's
+heartbeat stood still for T: a renewal increments the heartbeat in its own transaction, and every
+other change of a lease's id changes its `update_seq` too. The ids alone would mislead: scans by
+change do not show renewals, so an id is new whenever it is read again. Stillness is counted only
+while this worker was looking. A pause of this worker or an outage of the store does not count
+against others, who may have been cut off as well.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from raftwood.loghub.consumer.leases import (
 
 
 class FailureDetector:
-    """Of one worker, in milliseconds of its own clock, which must run on while it is suspended."""
+    """Measures how long rows stand still; its worker's clock must run on during suspension."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
@@ -44,7 +44,7 @@ class FailureDetector:
         """By shard: process and `update_seq`, and when they were first seen."""
 
     def look(self, workers: Iterable[WorkerRow], now_ms: int) -> None:
-        """A scan showed these workers, and no others."""
+        """Takes in a scan that showed exactly these workers."""
         self.clock_ms = self._at(now_ms)
         self._looked_ms = now_ms
         before = self._beats
@@ -68,11 +68,11 @@ class FailureDetector:
         }
 
     def timeout_ms(self, row: WorkerRow | ShardLease) -> int:
-        """How long it may stand still: its own timeout, or this worker's if that is longer."""
+        """Returns how long a row may stand still: its own timeout, at least this worker's."""
         return max(self._times.timeout_ms, row.timeout_ms)
 
     def see(self, lease: ShardLease, now_ms: int) -> None:
-        """A lease, as it is now or was a moment ago."""
+        """Takes in a lease, as it is now or was a moment ago."""
         found = self._leases.get(lease.shard)
         if found is None or found[:2] != (lease.lease_process, lease.update_seq):
             self._leases[lease.shard] = (lease.lease_process, lease.update_seq, self._at(now_ms))
@@ -81,7 +81,7 @@ class FailureDetector:
         self._leases.pop(shard, None)
 
     def live(self) -> dict[str, str]:
-        """Processes that moved within T, and their instances, in the order of these."""
+        """Returns instances by process, if they moved within T; sorted by instance, process."""
         rows = sorted(self._workers.values(), key=lambda row: (row.instance, row.process))
         return {
             row.process: row.instance
@@ -91,7 +91,7 @@ class FailureDetector:
         }
 
     def newcomers(self) -> list[str]:
-        """Processes that cannot have seen anything stand still for T."""
+        """Returns processes that joined within T: they cannot have watched anything for T."""
         return [
             process
             for process, since in self._joined.items()
@@ -99,7 +99,7 @@ class FailureDetector:
         ]
 
     def stale_workers(self) -> list[WorkerRow]:
-        """Rows that stood still for so long that they can be removed."""
+        """Returns rows that stood still so long that they can be removed."""
         return [
             row
             for process, row in self._workers.items()
@@ -107,7 +107,7 @@ class FailureDetector:
         ]
 
     def still_ms(self, lease: ShardLease) -> int:
-        """For how long the lease is known to stand still."""
+        """Returns how long the lease is known to stand still."""
         _, _, since = self._leases[lease.shard]
         process = lease.lease_process
         if process in self._beats:
@@ -117,7 +117,7 @@ class FailureDetector:
         return self.clock_ms - since
 
     def is_expired(self, lease: ShardLease) -> bool:
-        """Nobody can be at work on it. A lease with id 0 never had anybody."""
+        """Whether no process can be at work on it. A lease with id 0 never had an owner."""
         return (
             lease.lease_id == 0 or lease.is_vacant or self.still_ms(lease) >= self.timeout_ms(lease)
         )
@@ -130,30 +130,30 @@ class FailureDetector:
 
 
 class GroupView:
-    """Rows come in any order: an older one never replaces a newer one."""
+    """The newest rows. They may arrive in any order: an older row never replaces a newer one."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self.leases: dict[str, ShardLease] = {}
         self.version = 0
-        """Grows with whatever a plan may depend on; not as leases are renewed."""
+        """Grows with every change that a plan depends on, which excludes renewals."""
         self.update_seq = 0
-        """All changes up to this were seen."""
+        """All changes up to this number were seen."""
         self.polled_seq = 0
-        """All changes up to this of the own rows were seen."""
+        """All changes of the own rows up to this number were seen."""
         self.has_deleted = False
-        """Some leases are gone that are still here: all have to be looked at."""
+        """Leases were deleted that this view may still have: the next scan must be a full one."""
         self.deleted_seq = 0
-        """Of the latest scan."""
+        """The `deleted_seq` of the latest scan."""
         self.listing: tuple[Sequence[NewLease], int] = ((), 0)
         """Shards, and the `deleted_seq` that was known before they were listed."""
         self.live_since_ms = 0
-        """Since when the same ones are alive."""
+        """Since when the set of live workers is the same."""
         self._live: dict[str, str] = {}
         self._whole_seq = 0
         self._observations = FailureDetector(times)
 
     def scanned(self, scan: Scan, *, is_full: bool, now_ms: int) -> list[ShardLease]:
-        """Answers the leases that were new, or newer."""
+        """Takes in a scan; returns the leases that were new, or newer."""
         self._observations.look(scan.workers, now_ms)
         changed = self.see(scan.leases, now_ms)
         self.update_seq = max(self.update_seq, scan.update_seq)
@@ -178,7 +178,7 @@ class GroupView:
         changed = []
         for lease in leases:
             known = self.leases.get(lease.shard)
-            # Neither number ever goes back, and each change adds to one of them.
+            # Neither number ever decreases, and each change increments one of them.
             if known and (known.lease_id, known.update_seq) > (lease.lease_id, lease.update_seq):
                 continue
             if known is None or _facts(known) != _facts(lease):
@@ -189,11 +189,11 @@ class GroupView:
         return changed
 
     def known(self, shards: Container[str]) -> list[ShardLease]:
-        """As they were last seen."""
+        """Returns these leases as they were last seen."""
         return [lease for lease in self.leases.values() if lease.shard in shards]
 
     def deleted(self, shards: Container[str]) -> list[str]:
-        """These were to be deleted; answers those that are gone, for what had not ended stays."""
+        """Takes in a deletion; returns what is gone, since leases that have not ended stay."""
         gone = [lease.shard for lease in self.known(shards) if lease.is_ended]
         self.forget(gone)
         return gone
@@ -205,7 +205,7 @@ class GroupView:
             self._observations.forget(shard)
 
     def live(self, me: LeaseOwner, now_ms: int) -> dict[str, str]:
-        """Instances by process, sorted; oneself is always alive."""
+        """Returns instances by process, sorted; the own process always counts as alive."""
         found = {**self._observations.live(), me.process: me.instance}
         if found != self._live:
             self._live = dict(sorted(found.items(), key=lambda each: (each[1], each[0])))
@@ -213,11 +213,11 @@ class GroupView:
         return self._live
 
     def is_first(self, me: LeaseOwner) -> bool:
-        """Of what one worker should do for all: they agree on who is the first."""
+        """Whether this worker is the first one, which does the work that one does for all."""
         return next(iter(self._live), None) == me.process
 
     def renewals(self, shards: Iterable[str], me: LeaseOwner) -> list[Renewal]:
-        """Of those that are one's own, as they were last seen."""
+        """Returns the renewals of own leases, with the ids last seen."""
         leases = (self.leases[shard] for shard in shards if shard in self.leases)
         return [
             Renewal(lease.shard, lease.lease_id)
@@ -227,11 +227,11 @@ class GroupView:
 
     @property
     def looked_ms(self) -> int:
-        """For how long this worker has looked, all in all."""
+        """Returns how long this worker has looked, in all."""
         return self._observations.clock_ms
 
     def timeout_ms(self, lease: ShardLease) -> int:
-        """For how long its consumer may be at work that is not heard of."""
+        """Returns how long its consumer may be at work without a sign of life."""
         return self._observations.timeout_ms(lease)
 
     def stale_workers(self) -> list[WorkerRow]:
@@ -243,12 +243,12 @@ class GroupView:
             for shard, lease in self.leases.items()
             if lease.lease_process not in live and self._observations.is_expired(lease)
         }
-        # What this worker takes for expired is so for itself, however new it is.
+        # What this worker sees as expired is expired for itself, however new it is.
         newcomers = [each for each in self._observations.newcomers() if each != me.process]
         return Situation(self.leases, live, free, newcomers)
 
     def is_all_in(self, live: Container[str]) -> bool:
-        """No lease will be free by the mere passing of time."""
+        """Whether no lease will become free just because time passes."""
         return all(lease.is_ended or lease.lease_process in live for lease in self.leases.values())
 
     def listed(self, shards: Sequence[NewLease], deleted_seq: int) -> None:
@@ -256,18 +256,18 @@ class GroupView:
 
     @property
     def is_listing_old(self) -> bool:
-        """Leases were deleted since then: what was listed may be over."""
+        """Whether leases were deleted since the shards were listed: a listed shard may be over."""
         return self.listing[1] < self.deleted_seq
 
     def unknown(self) -> list[NewLease]:
-        """Shards that need a lease."""
+        """Returns the shards that need a lease."""
         if self.is_listing_old:
             return []
         parents = {shard: lease.parents for shard, lease in self.leases.items()}
         return creatable(parents, self.listing[0])
 
     def finished_parents(self) -> list[str]:
-        """Ended, and all children have come as far as a checkpoint: nobody asks for them again."""
+        """Returns ended parents whose children all have a checkpoint; nothing needs them."""
         has_begun: dict[str, bool] = {}
         for lease in self.leases.values():
             for parent in lease.parents:

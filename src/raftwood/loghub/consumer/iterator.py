@@ -4,9 +4,9 @@
         async for batch in consumer:
             ...
 
-To ask for the next batch says that the one before is dealt with: its checkpoint is saved in memory
-then, and handed over when its shard goes to another worker. A batch whose loop was left is not
-dealt with. Shards take turns; within a shard batches come in order. A loop that hangs at a batch
+Asking for the next batch marks the one before as processed: its checkpoint is saved in memory then,
+and handed over when its shard goes to another worker. If the loop is left at a batch, that batch is
+not marked. Shards take turns; within a shard batches come in order. A loop that hangs at a batch
 loses its shards to other workers.
 """
 
@@ -25,11 +25,11 @@ from raftwood.loghub.consumer.source import ShardBatch, ShardSource
 from raftwood.loghub.consumer.worker import Worker, WorkerConfig
 
 GOES_ON_S: Final = 0.1
-"""So often at most shards that wait for their turn are told that the loop gets on."""
+"""The shortest interval at which waiting shards record that the loop is alive."""
 
 
 class _Offer:
-    """What one call of process() was given; the call lasts until it is dealt with."""
+    """The batches of one call of process(); the call lasts until they are processed."""
 
     def __init__(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
         self.batches = deque(batches)
@@ -38,7 +38,7 @@ class _Offer:
 
 
 class Consumer:
-    """Use `async with`; `worker` tells what it is at."""
+    """Use `async with`; `worker` is the worker that runs inside."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Consumer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Hand all over and leave."""
+        """Hands over all shards and leaves the group."""
         assert self._running is not None
         self.worker.drain()
         self._let_go(is_dealt_with=False)
@@ -96,11 +96,11 @@ class Consumer:
 
     @property
     def tracker(self) -> AsyncCheckpointTracker | None:
-        """Of the shard whose batch was last handed out: its epoch, or a persistent save."""
+        """Returns the tracker of the last batch's shard: for its epoch, or a persistent save."""
         return None if self._current is None else self._current.tracker
 
     def _let_go(self, *, is_dealt_with: bool) -> None:
-        """Of the batch that was last handed out."""
+        """Releases the batch that was last handed out."""
         offer = self._current
         if offer is None:
             return
@@ -125,7 +125,7 @@ class Consumer:
     async def process_offer(
         self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker
     ) -> None:
-        """A shard's turn: until all is dealt with, or the shard is to be given up."""
+        """Waits for a shard's turn until all is processed, or the shard is to be given up."""
         offer = _Offer(batches, tracker)
         self._offers.append(offer)
         self._changed.set()
@@ -138,14 +138,14 @@ class Consumer:
             elif offer in self._offers:
                 self._offers.remove(offer)
                 if tracker.is_hung:
-                    # To say that it is free would bring it back to the loop that hangs.
+                    # Reporting the call as ended would bring the shard back to the loop that hangs.
                     await self._asked.wait()
         finally:
             await cancelled(done, stopping)
 
 
 class _Offering(AsyncProcessor):
-    """One shard's part in the iterator."""
+    """The processor of one shard: it offers the batches to the iterator."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

@@ -1,4 +1,4 @@
-"""A topic of Kafka as a source: its partitions are shards, offsets are positions.
+"""A Kafka topic as a source: its partitions are shards, offsets are positions.
 
 Leases and checkpoints stay in the lease store; Kafka's own consumer groups are not used. Each
 partition has a connection of its own, whose calls run in a thread of a bounded pool.
@@ -32,7 +32,7 @@ class KafkaRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class KafkaBatch(msgspec.Struct, frozen=True):
-    """Records that came at once."""
+    """Records that one read returned."""
 
     shard_id: str
     messages: Sequence[Any]
@@ -65,17 +65,17 @@ class KafkaBatch(msgspec.Struct, frozen=True):
 
 
 class KafkaSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one read asks for, and how many may wait at once."""
+    """Limits of one read, and of reads at once."""
 
     read_records_max: int = 1_000
     wait_ms: int = 1_000
     """How long a read at the end of a partition waits for more."""
     partitions_max: int = 64
-    """Read at once by one worker, a thread each."""
+    """Partitions that one worker reads at once, each in a thread."""
 
 
 class KafkaSource:
-    """Of one topic; use `async with`, or `close` it. `options` are those of librdkafka."""
+    """Reads one topic; use `async with`, or `close` it. `options` are those of librdkafka."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class KafkaSource:
         self._options = {
             **(options or {}),
             "bootstrap.servers": servers,
-            "group.id": "raftwood-leases",  # it has to have one, and joins none
+            "group.id": "raftwood-leases",  # librdkafka requires one; no group is joined
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
         }
@@ -116,7 +116,7 @@ class KafkaSource:
         self._threads.shutdown(wait=False)
 
     def leave(self, shard: str) -> None:
-        """Close its connection, which would go on reading ahead."""
+        """Closes its connection, which would go on reading ahead."""
         partition = self._partitions.pop(shard, None)
         if partition is not None:
             closing = asyncio.create_task(self._close(partition))
@@ -174,7 +174,7 @@ class KafkaSource:
             if partition.offset != int(position):
                 place = confluent_kafka.TopicPartition(self._topic, int(shard), int(position))
                 partition.consumer.assign([place])
-            # Unknown until it has ended: who gives up waiting for it begins anew.
+            # Unknown until the call has ended: a caller that gives up waiting seeks anew.
             partition.offset = -1
             first: list[Any] = partition.consumer.consume(1, wait_s)
             return first + partition.consumer.consume(count - 1, 0) if first else first
@@ -201,7 +201,7 @@ class _Partition:
         self.under_way: asyncio.Future[list[Any]] | None = None
 
     async def settle(self) -> None:
-        """Let a call end that nobody waits for any more."""
+        """Waits for the end of a call whose caller gave up."""
         if self.under_way is not None and not self.under_way.done():
             await asyncio.wait((self.under_way,))
 

@@ -58,7 +58,7 @@ NEVER_MS = 1 << 62
 
 
 class StoreCallSchedule:
-    """Of one agent, in milliseconds of its clock."""
+    """Schedules the store calls of one agent, in milliseconds of its clock."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self._backoff = Backoff(first_ms=BACKOFF_MS, longest_ms=times.renew_ms // 2)
@@ -72,7 +72,7 @@ class StoreCallSchedule:
         self._is_closed = False
 
     def close(self) -> None:
-        """From now on no call is made because its time has come."""
+        """Drops all scheduled calls, and schedules no more."""
         self._due = {}
         self._is_closed = True
 
@@ -93,7 +93,7 @@ class StoreCallSchedule:
         return any(call in self._under_way for call in calls)
 
     def shards(self, call: StoreCall) -> frozenset[str]:
-        """The shards that a call under way asks for."""
+        """Returns the shards that a call under way asks for."""
         return self._under_way[call][2] if call in self._under_way else frozenset()
 
     def begun(self, call: StoreCall, ask: Ask, now_ms: int, shards: Iterable[str]) -> None:
@@ -152,7 +152,7 @@ class StoreCallSchedule:
                 del self._due[call]
 
     def next_ms(self) -> int:
-        """When the next one is due."""
+        """Returns when the next call is due."""
         waits = [
             max(at_ms, self._not_before.get(call, at_ms))
             for call, at_ms in self._due.items()
@@ -161,7 +161,7 @@ class StoreCallSchedule:
         return min(waits, default=NEVER_MS)
 
     def begin_ms(self, call: StoreCall, wanted_ms: int) -> int:
-        """The earliest time at which a call can begin that is wanted at `wanted_ms`."""
+        """Returns the earliest time at which a call can begin that is wanted at `wanted_ms`."""
         is_blocked = self._is_blocked(call)
         return NEVER_MS if is_blocked else max(wanted_ms, self._not_before.get(call, wanted_ms))
 
@@ -177,13 +177,14 @@ class HoldStage(Enum):
     so that the shard does not look free while it changes hands (5.3.2 of the text)."""
     CONSUMING = auto()
     STOPPING = auto()
-    """The consumer was told to stop, and may be inside process()."""
+    """The consumer has been asked to stop, and may be inside process()."""
     HUNG = auto()
-    """A call does not return: the lease is to be freed, or was; the consumer is still here.
+    """A call does not return: the lease is to be freed, or was; the consumer still runs.
 
     The text does not treat this: a worker whose processor waits for ever for a database renews for
-    ever, and its shard is read by nobody until a person notices (planted bug "keeps a shard in
-    which it hangs")."""
+    ever, and no worker reads its shard until a person notices (planted bug "keeps a shard in which
+    it hangs").
+    """
     STOPPED = auto()
     """The last checkpoint is to be handed over."""
     LEAVING = auto()
@@ -226,7 +227,7 @@ class LeaseOffers:
         """By shard: the other worker that should take it, and since when."""
 
     def planned(self, moves: Iterable[LeaseMove], looked_ms: int) -> list[LeaseMove]:
-        """The moves of a plan, with a lease that another left for too long given to this worker."""
+        """Returns a plan's moves; gives this worker the leases that others left for too long."""
         offered, self._offered = self._offered, {}
         found = []
         for move in moves:
@@ -271,24 +272,24 @@ class LeaseAgent:
         self._matched: int | None = None
         """The version in which each shard had its lease, and no lease was too many."""
         self._gathered_ms = 0
-        """Until then a hand-over waits for other consumers that were told to stop."""
+        """Until then a hand-over waits for other consumers that have been asked to stop."""
         self._calls.want(StoreCall.REGISTER, now_ms)
 
     def may_work(self, shard: str, epoch: int, now_ms: int) -> bool:
         """Whether the consumer of this epoch may call process(), or save, now.
 
-        The epoch is asked for as well: a consumer that hung and comes back must not work on the
-        lease that the same worker has taken anew.
+        The epoch is checked as well: a consumer that hung and comes back must not work on the
+        lease that the same worker has taken again.
         """
         return now_ms < self.deadline_ms(shard, epoch)
 
     def deadline_ms(self, shard: str, epoch: int) -> int:
-        """When a call of process() must be over; 0 where no work may be done."""
+        """Returns when a call of process() must be over; 0 if no work may be done."""
         hold = self._hold_of(shard, epoch)
         return hold.deadline_ms if hold and hold.stage is HoldStage.CONSUMING else 0
 
     def call_begins(self, shard: str, epoch: int, now_ms: int) -> None:
-        """The processor is called, or a call shows that it gets on.
+        """The processor is called, or a call has shown that it makes progress.
 
         The shard is given up where the call is not over T behind the deadline that it has now:
         renewals would keep it for ever. The epoch fences the checkpoints of such a call; a call
@@ -312,7 +313,7 @@ class LeaseAgent:
 
     @property
     def wants_list(self) -> bool:
-        """Leases were deleted after the shards were listed: they should be listed anew at once."""
+        """Whether leases were deleted after the shards were listed: list them again at once."""
         return self._view.is_listing_old
 
     def held(self) -> dict[str, HoldStage]:
@@ -320,7 +321,7 @@ class LeaseAgent:
         return {shard: hold.stage for shard, hold in self._holds.items()}
 
     def wake_ms(self) -> int:
-        """The latest time for the next `Ticked`."""
+        """Returns the latest time for the next `Ticked`."""
         times = [self._calls.next_ms()]
         for hold in self._holds.values():
             times.append(hold.hung_ms)
@@ -359,7 +360,7 @@ class LeaseAgent:
                 self._calls.failed(call, now_ms, jitter)
                 # The call may have been done, and a poll may have shown its work while it was
                 # under way, when the agent did not yet take the row for its own. It is not shown
-                # again: without this look, nobody would read the shard until the lease expires
+                # again: without this look, no worker would read the shard until the lease expires
                 # (`test_a_take_that_was_seen_done_before_it_failed_is_not_forgotten`).
                 self._reconcile(self._view.known(shards), now_ms, actions)
             case lease_events.ShardsListed(shards, deleted_seq):
@@ -513,7 +514,7 @@ class LeaseAgent:
         elif self.is_leaving or lease.is_ended:
             hold.stage = HoldStage.LEAVING
         else:
-            # The consumer was stopped by its deadline, and nobody has taken the lease: it begins
+            # The consumer was stopped by its deadline, and no worker has taken the lease: it begins
             # again, in a new epoch
             # (`test_workers_stop_while_the_store_is_away_and_go_on_by_themselves`).
             hold.stage, hold.save, hold.begin_ms = HoldStage.WAITING, None, now_ms
@@ -547,10 +548,10 @@ class LeaseAgent:
                     del self._holds[lease.shard]
 
     def _new_hold(self, lease: ShardLease, now_ms: int) -> ShardHold:
-        """A hold of a lease that another may still read.
+        """Makes a hold of a lease whose shard another worker may still read.
 
         Section 5.3.2 of the text: the thief waits for a lease timeout before it becomes consumer,
-        in case the victim is cut off and hears of nothing. It is the victim's T that counts, and
+        in case the victim is cut off and receives nothing. It is the victim's T that counts, and
         from now, since the steal ends the victim's renewals (planted bugs "begins before the victim
         handed over" and "forgets that its victim may be silent for longer").
         """

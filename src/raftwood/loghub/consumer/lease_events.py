@@ -57,7 +57,7 @@ class Ticked(msgspec.Struct, frozen=True):
 
 
 class WorkerRegistered(msgspec.Struct, frozen=True):
-    """The name is this process's own."""
+    """The process's name is registered."""
 
     worker: WorkerRow
 
@@ -107,11 +107,11 @@ class ShardsListed(msgspec.Struct, frozen=True):
 
     shards: Sequence[NewLease]
     deleted_seq: int
-    """The agent's `deleted_seq` from before the source was asked: tells how old the list is."""
+    """The agent's `deleted_seq` from before the source was asked: shows how old the list is."""
 
 
 class ConsumerStopped(msgspec.Struct, frozen=True):
-    """A consumer ended: as it was told to, by itself, or at its shard's end (`SHARD_END`)."""
+    """A consumer ended: after a stop, by itself, or at its shard's end (`SHARD_END`)."""
 
     save: Save
     restart_ms: int = 0
@@ -147,18 +147,18 @@ Event = (
 
 
 class AskRegister(msgspec.Struct, frozen=True):
-    """Take the name."""
+    """Register the process under its name."""
 
 
 class AskScan(msgspec.Struct, frozen=True):
-    """Look at all workers, and at what changed."""
+    """Read all workers' rows, and the leases that changed."""
 
     after: int
     processes: Sequence[str]
 
 
 class AskPoll(msgspec.Struct, frozen=True):
-    """Look at the own rows."""
+    """Read the own rows."""
 
     after: int
 

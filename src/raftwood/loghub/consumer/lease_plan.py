@@ -59,7 +59,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class LeaseMove(msgspec.Struct, frozen=True):
-    """A lease that changes hands; from `NOBODY` where it is free."""
+    """A change of a lease's owner; its source is `NOBODY` for a free lease."""
 
     shard: str
     source: str
@@ -205,7 +205,8 @@ def _evened(
 
 
 def _held(situation: Situation) -> tuple[dict[str, list[ShardLease]], list[str], int]:
-    """The leases of each live process, in order; the free ones; and how many may be read in all.
+    """Returns the leases of each live process, in order; the free ones; and the number to read in
+    all.
 
     Ended shards do not count: a worker that holds two of them would look busy and get nothing
     (`test_shards_that_ended_do_not_count`).
@@ -225,7 +226,7 @@ def _held(situation: Situation) -> tuple[dict[str, list[ShardLease]], list[str],
 
 
 def _readoptable(situation: Situation, free: list[str]) -> dict[str, list[str]]:
-    """Free leases of a name that a new process has, by that process.
+    """Returns, by process, free leases of a name that the new process has taken over.
 
     Section 5.3.1 of the text: a worker that restarts renews what its name leased. It may do so only
     once the leases are free, for the process before it may still be at work
@@ -255,7 +256,7 @@ def _readopt(
 def _stuck(
     situation: Situation, free: list[str], moves: Collection[LeaseMove]
 ) -> dict[str, list[str]]:
-    """Free shards whose consumer hangs in a live process, and the other live processes."""
+    """Returns free shards whose consumer hangs in a live process, and the other live processes."""
     taken = {move.shard for move in moves}
     found: dict[str, list[str]] = {}
     for shard in free:
@@ -273,7 +274,7 @@ def _without_waiting(
     loads: dict[str, float],
     weigh: Callable[[ShardLease], float],
 ) -> list[LeaseMove]:
-    """The same moves, but others get what a newcomer cannot take yet; it steals that from them.
+    """Gives others what a newcomer cannot take yet; it steals that from them later.
 
     `loads` are as the moves leave them.
     """
@@ -293,7 +294,7 @@ def _without_waiting(
 
 
 def _cheapest(leases: list[ShardLease]) -> list[str]:
-    """The order to steal in: leases that change hands already come last.
+    """Returns the order to steal in: leases that change hands already come last.
 
     A second thief makes the first one's wait start again, and the shard idles for both.
     """

@@ -42,7 +42,7 @@ SHARD_END = "SHARD_END"
 """The checkpoint of a shard that was read to its end; it is final."""
 SIGNATURE_CHARACTERS = 64
 NAME_CHARACTERS_MAX = 64
-"""Of an instance, a process and a shard's id."""
+"""Limit of the name of an instance, a process and a shard."""
 GROUP_CHARACTERS_MAX = 128
 FORGET_TIMEOUTS = 10
 """A worker's row that stood still for so many of its timeouts is removed.
@@ -70,7 +70,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms: int = 50
     """A worker stops so much earlier, for what passes between its look at the clock and its act."""
     poll_ms: int = 50
-    """Between looks at the own rows, by which a hand-over is noticed."""
+    """The interval between looks at the own rows, by which a hand-over is noticed."""
 
     @property
     def renew_ms(self) -> int:
@@ -82,7 +82,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settle_ms(self) -> int:
-        """How long the set of live workers must stay the same before a plan is carried out.
+        """Returns how long the set of live workers must stay the same before a plan is carried out.
 
         Ten workers that are started one after the other would make ten plans, and a shard would
         move several times before it has its final worker.
@@ -91,12 +91,12 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def early_ms(self) -> int:
-        """A scan is made so soon after the last one where something changed in the group."""
+        """Returns how soon after the last scan another one runs if something changed."""
         return self.timeout_ms // 10
 
     @property
     def hold_ms(self) -> int:
-        """How long a worker may be at work after it *sent* a renewal that came through.
+        """Returns how long a worker may work after it *sent* a renewal that came through.
 
         The text does not say when a victim stops by itself. A worker that is cut off from the
         store, and not from its shard, would go on beside its successor. It counts from the sending,
@@ -127,7 +127,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     instance: str
     process: str
     heartbeat: int
-    """Counts up. The text counts workers by their leases and by wall clocks (5.3.2): then nobody
+    """Counts up. The text counts workers by their leases and by wall clocks (5.3.2): then no worker
     sees one that has no lease yet, and a clock that is wrong by a minute makes it look dead
     (`test_a_worker_without_a_lease_is_counted`,
     `test_clocks_that_differ_by_years_change_nothing`)."""
@@ -143,7 +143,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
     @property
     def is_sent_away(self) -> bool:
-        """An operator put the row here: the worker of this name must leave, and removes the row."""
+        """Whether an operator put the row here: the worker must leave, and removes it."""
         return self.process.startswith(SENT_AWAY)
 
 
@@ -168,9 +168,9 @@ class ShardLease(msgspec.Struct, frozen=True):
     """
     parents: tuple[str, ...] = ()
     bytes_per_s: float = 0.0
-    """As its consumer measured it when it last saved a checkpoint."""
+    """The rate that its consumer measured when it last saved a checkpoint."""
     update_seq: int = 0
-    """When it last changed, as its group counts; a renewal or a later checkpoint does not count."""
+    """The group's number of its last change; a renewal or a later checkpoint does not count."""
     timeout_ms: int = 0
     """The longest T of its two owners.
 
@@ -184,12 +184,12 @@ class ShardLease(msgspec.Struct, frozen=True):
 
     @property
     def is_handing_over(self) -> bool:
-        """Another process than the lease owner may still read the shard."""
+        """Whether another process than the lease owner may still read the shard."""
         return self.consumer_process not in (NOBODY, self.lease_process)
 
     @property
     def is_vacant(self) -> bool:
-        """No process leases it or reads it."""
+        """Whether no process leases it or reads it."""
         return self.lease_process == NOBODY and self.consumer_process == NOBODY
 
 
@@ -225,34 +225,36 @@ class Save(msgspec.Struct, frozen=True):
     shard: str
     epoch: int
     checkpoint: str | None
-    """None only at a hand-over: nothing was read."""
+    """None only at a hand-over, if nothing was read."""
     seq: int
     bytes_per_s: float = 0.0
 
 
 class Renewed(msgspec.Struct, frozen=True):
-    """What a renewal led to."""
+    """The result of a renewal."""
 
     leases: Sequence[ShardLease]
-    """Every lease that was asked for and is there, as it is now."""
+    """Every requested lease that exists, as it is now."""
     worker: WorkerRow
-    """Of another process where that has taken this one's name: nothing was renewed."""
+    """The row under the worker's name. If it is another process's, that process took the name, and
+    nothing was renewed.
+    """
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a look at the store showed, all of one moment or later."""
+    """The result of a scan; all of it is of one moment or later."""
 
     leases: Sequence[ShardLease]
     workers: Sequence[WorkerRow]
     update_seq: int
-    """The next scan goes on from here."""
+    """The next scan continues from here."""
     deleted_seq: int = 0
     """When leases were last deleted. A worker that has made no full scan since then makes one:
     a scan by change cannot show a row that is gone."""
 
 
 def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> list[NewLease]:
-    """The shards of `new` that need a lease, where those in `parents` have one.
+    """Returns the shards of `new` that need a lease, if those in `parents` have one.
 
     A shard whose child has a lease, or was read to its end itself, is left out: it was over, and
     its lease was deleted. A new lease with no checkpoint would have all of it read again (planted
@@ -270,77 +272,79 @@ def creatable(parents: Mapping[str, Sequence[str]], new: Sequence[NewLease]) -> 
 
 
 def signature(project: str, logstore: str) -> str:
-    """The `logstream_sig` of a logstore."""
+    """Returns the `logstream_sig` of a logstore."""
     text = f"{project}/{logstore}"
     return hashlib.sha256(text.encode()).hexdigest()[:SIGNATURE_CHARACTERS]
 
 
 class LeaseStore(Protocol):
-    """Rows of workers and leases; what is not there is left out of answers."""
+    """Stores rows of workers and leases; answers leave out what does not exist."""
 
     async def open(self) -> None:
-        """Make or migrate the schema, and connect; before all else."""
+        """Creates or migrates the schema, and connects; the first call."""
         ...
 
     async def close(self) -> None: ...
 
     async def register(self, worker: LeaseOwner) -> WorkerRow:
-        """Give the name to this process, even if another has it; once, as a process starts.
+        """Gives the name to this process, even if another has it; called once, as a process starts.
 
-        The newer process wins: the older one may be a zombie that nobody can stop. It hears from
-        its next renewal that it must leave (`test_a_process_whose_name_was_taken_leaves`).
+        The newer process wins: the older one may be a zombie that cannot be stopped. At its next
+        renewal it learns that it must leave (`test_a_process_whose_name_was_taken_leaves`).
         """
         ...
 
     async def heartbeat(self, worker: LeaseOwner) -> WorkerRow:
-        """Add one to the worker's heartbeat; a row that was removed is made anew.
+        """Increments the worker's heartbeat; creates a row that was removed again.
 
-        Where another process has the name, nothing is changed, and its row is answered.
+        If another process has the name, nothing is changed, and that process's row is returned.
         """
         ...
 
     async def forget_workers(self, rows: Sequence[WorkerRow]) -> None:
-        """Remove each row whose process and heartbeat are still these."""
+        """Removes each row whose process and heartbeat are still these."""
         ...
 
     async def scan(self, after: int, processes: Sequence[str] = ()) -> Scan:
-        """All workers; leases that changed after `after`, all for 0; those that `processes` lease.
+        """Returns all workers, the leases that changed after `after` (all for 0), and the leases of
+        `processes`.
 
-        The leases of `processes` are read for their present ids, which renewals do not show.
+        The leases of `processes` are read for their present ids, because renewals are not changes.
         """
         ...
 
     async def own(self, process: str, after: int) -> Scan:
-        """Changes after `after` of leases whose lease or consumer process this is; no workers.
+        """Returns changes after `after` of leases whose lease or consumer process this is; no
+        workers.
 
-        Runs many times a second in each worker: it must be cheap where nothing changed.
+        Runs many times a second in each worker: it must be cheap if nothing changed.
         """
         ...
 
     async def create(self, leases: Sequence[NewLease], *, deleted_seq: int | None = None) -> None:
-        """Leases with id 0 and no owner, for those that are `creatable` beside what is there.
+        """Creates leases with id 0 and no owner, for those that are `creatable`.
 
-        The caller gives all shards that it knows, for their parents' sake, and the `deleted_seq` of
-        a scan before it listed them: where leases were deleted since then, nothing is done. A list
-        from before a split, that comes late, would bring back a shard that was read to its end
-        (planted bug "takes an old list of shards for a new one").
+        The caller passes all shards that it knows, including parents, and the `deleted_seq` of a
+        scan before it listed them. If leases were deleted since then, nothing is done: a late list
+        from before a split would bring back a shard that was read to its end (planted bug "takes an
+        old list of shards for a new one").
         """
         ...
 
     async def renew(self, worker: LeaseOwner, renewals: Sequence[Renewal]) -> Renewed:
-        """A heartbeat, and one more to each id that is as given and whose lease this process has.
+        """Increments the heartbeat, and each id that is as given and whose lease this process has.
 
         One call for all leases: with a call for each, a slow store lets the last of a hundred
-        leases expire while the first are renewed (`test_one_call_renews_every_lease`). Where
-        another process has the worker's name, nothing is done.
+        leases expire while the first are renewed (`test_one_call_renews_every_lease`). If another
+        process has the worker's name, nothing is done.
         """
         ...
 
     async def take(self, worker: LeaseOwner, takes: Sequence[Take]) -> list[ShardLease]:
-        """Make it the lease owner where the id is as given: id + 1.
+        """Makes the worker the lease owner if the id is as given: id + 1.
 
         The id is the test-and-set token of the text (5.3.4): a taker that gets through knows that
-        nobody renewed or took the lease since it looked. With `sets_consumer` the consumer owner
+        no worker renewed or took the lease since it looked. `sets_consumer` sets the consumer owner
         too, and epoch + 1. An ended lease is not taken.
         """
         ...
@@ -348,46 +352,47 @@ class LeaseStore(Protocol):
     async def become_consumer(
         self, worker: LeaseOwner, renewals: Sequence[Renewal]
     ) -> list[ShardLease]:
-        """Set the consumer owner where the id is as given and this process leases it.
+        """Sets the consumer owner if the id is as given and this process leases it.
 
-        Both id and epoch + 1; the checkpoint is read after that, in the same transaction: what the
-        consumer before has saved by then is seen, and nothing of it lands later. A thief that reads
-        the checkpoint first misses a flush that lands in between, and processes its records again
-        (planted bug "reads the checkpoint before it is consumer").
+        Both id and epoch + 1. The checkpoint is read after that, in the same transaction, so it
+        includes all that the previous consumer saved, and no later save of it lands. A thief that
+        reads the checkpoint first misses a flush that lands in between, and processes its records
+        again (planted bug "reads the checkpoint before it is consumer").
         """
         ...
 
     async def save(self, process: str, saves: Sequence[Save]) -> list[str]:
-        """Checkpoints of shards that this process consumes in this epoch; answers those refused.
+        """Saves checkpoints of shards that this process consumes in this epoch; returns those
+        refused.
 
-        Refused too is one with a smaller seq than is stored, and any other after `SHARD_END`.
+        It also refuses a smaller seq than is stored, and any other checkpoint after `SHARD_END`.
         """
         ...
 
     async def hand_over(self, process: str, saves: Sequence[Save]) -> list[ShardLease]:
-        """Save as `save` does, and clear the consumer owner where process and epoch match.
+        """Saves like `save`, and clears the consumer owner if process and epoch match.
 
-        The cleared owner tells a thief to begin: by the text alone (5.3.2) each stolen shard idles
-        for T, since its thief cannot know when the victim has stopped
-        (`test_a_stolen_shard_idles_for_some_polls_only`). A save without checkpoint only clears;
-        one whose seq is too small only clears.
+        The cleared owner lets a thief begin: by the text alone (5.3.2) each stolen shard idles for
+        T, since its thief cannot know when the victim has stopped
+        (`test_a_stolen_shard_idles_for_some_polls_only`). A save without checkpoint, or with a seq
+        that is too small, only clears.
         """
         ...
 
     async def release(self, process: str, shards: Sequence[str]) -> list[ShardLease]:
-        """Clear the lease owner where this process leases it: id + 1.
+        """Clears the lease owner if this process leases it: id + 1.
 
         The text has no such call: after a clean exit the shards of a worker would idle for T.
         """
         ...
 
     async def delete(self, shards: Sequence[str]) -> None:
-        """Remove leases that ended; the `deleted_seq` of scans becomes a new `update_seq`."""
+        """Removes leases that ended; the `deleted_seq` of scans becomes a new `update_seq`."""
         ...
 
     async def reset(self, checkpoints: Sequence[tuple[str, str | None]]) -> list[str]:
-        """Set checkpoints by hand, of leases that nobody consumes; answers those refused.
+        """Sets checkpoints by hand, of leases without a consumer; returns those refused.
 
-        Also of those that ended, and back; seq + 1.
+        Also works on ended leases, and backwards; seq + 1.
         """
         ...

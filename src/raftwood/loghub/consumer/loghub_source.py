@@ -1,4 +1,4 @@
-"""A logstore of LogHub as a source: batches are moved as they were stored."""
+"""A LogHub logstore as a source: batches are passed on in their stored form."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,7 +17,7 @@ _LOOK_BYTES: Final = 64 << 10
 
 
 class LogHubBatch(PulledBatch, frozen=True):
-    """A batch as it was stored; `records()` or `to_arrow()` decode it."""
+    """A batch in its stored form; `records()` or `to_arrow()` decode it."""
 
     @property
     def shard_id(self) -> str:
@@ -37,19 +37,20 @@ class LogHubBatch(PulledBatch, frozen=True):
 
 
 class LogHubSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one read of a shard asks for; a consumer holds two reads of each shard."""
+    """Limits of one read of a shard; a consumer holds two reads of each shard."""
 
     read_bytes_max: int = 1 << 20
     read_batches_max: int = 1_000
     wait_ms: int = 10_000
     """How long a read at the end of a shard waits for more, or for the shard's end."""
     skips_freed: bool = False
-    """Go on where batches were freed before they were read, or a whole shard was; else
-    `RecordsFreed` or `ShardNotFound`."""
+    """If batches, or a whole shard, were freed before they were read, go on; else raise
+    `RecordsFreed` or `ShardNotFound`.
+    """
 
 
 class LogHubSource:
-    """Of one logstore; the client stays the caller's."""
+    """Reads one logstore; the caller closes the client."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class LogHubSource:
         self._logstore = logstore
         self._settings = settings or LogHubSourceSettings()
         self.freed = 0
-        """How often batches were gone before they were read."""
+        """How often batches were freed before they were read."""
 
     async def list_shards(self) -> Sequence[SourceShard]:
         shards = await self._client.shards(self._project, self._logstore)
@@ -84,7 +85,7 @@ class LogHubSource:
         except ShardNotFound:
             if not self._settings.skips_freed:
                 raise
-            return "0"  # where a read finds out, too
+            return "0"  # a read there reports it, too
         return str(found)
 
     async def next_received_ms(self, shard: str, position: str) -> int | None:
@@ -102,7 +103,7 @@ class LogHubSource:
                 return decode_head(pulled.batches[0].data).received_ms
             if pulled.next <= at:
                 return None
-            # What stands there is no batch: the log's own entries are passed over.
+            # There is no batch at this position: skip the log's own entries.
             at = pulled.next
 
     async def read(self, shard: str, position: str) -> ShardRead:
@@ -120,7 +121,7 @@ class LogHubSource:
         return ShardRead(batches, str(pulled.next), pulled.is_ended)
 
     def leave(self, shard: str) -> None:
-        """Nothing is held between reads."""
+        """Does nothing: no resources are held between reads."""
 
     async def _pull(self, shard: str, position: Position) -> Pulled:
         settings = self._settings

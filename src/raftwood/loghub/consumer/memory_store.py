@@ -1,8 +1,8 @@
-"""Leases in memory: the exact meaning of every call, for tests and for workers of one process.
+"""Leases in memory: defines the exact meaning of every call; for tests, and workers of one process.
 
-`RowChanges` is for stores that read rows, change them and write them back: a store gives it the
-rows that a call is about, `MemoryLeaseStore` says what becomes of them, and the store writes what
-is different afterwards.
+`RowChanges` is for stores that read rows, change them and write them back. Such a store puts the
+rows of a call into a `MemoryLeaseStore`, which makes the changes, and then writes the rows that
+differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from raftwood.loghub.consumer.leases import (
 
 
 class MemoryLeaseStore:
-    """One consumer group on one logstore; workers share the object. No call waits for anything."""
+    """One consumer group on one logstore; workers share the object. No call waits."""
 
     def __init__(self) -> None:
         self.leases: dict[str, ShardLease] = {}
@@ -154,7 +154,7 @@ class MemoryLeaseStore:
         return row
 
     def _as_given(self, process: str, renewals: Sequence[Renewal]) -> list[ShardLease]:
-        """Those whose id is as the caller knows it, and that are its own."""
+        """Returns the leases that this process owns and whose id is as the caller knows it."""
         return [
             lease
             for each in renewals
@@ -201,7 +201,7 @@ def _as_consumer(worker: LeaseOwner, lease: ShardLease) -> dict[str, Any]:
 
 
 _UNNUMBERED = 1 << 62
-"""Numbers above this are still to be had from the group's counter."""
+"""Numbers above this are placeholders, until the group's counter gives real ones."""
 
 
 class RowChanges:
@@ -218,11 +218,11 @@ class RowChanges:
 
     @property
     def numbers(self) -> int:
-        """So many are needed of the group's counter."""
+        """Returns how many numbers of the group's counter are needed."""
         return self.memory.update_seq - _UNNUMBERED
 
     def number(self, latest: int) -> None:
-        """Give the changes the numbers up to `latest`."""
+        """Gives the changes the numbers up to `latest`."""
         below = latest - self.memory.update_seq
         for shard, lease in self.memory.leases.items():
             if lease.update_seq > _UNNUMBERED:
@@ -234,7 +234,7 @@ class RowChanges:
         return [each for each in self.memory.leases.values() if each.shard not in self._before]
 
     def keep_made(self, kept: Sequence[ShardLease]) -> None:
-        """Make only these, numbered anew."""
+        """Creates only these, numbered anew."""
         self.memory.leases = dict(self._before)
         self.memory.update_seq = _UNNUMBERED
         for lease in kept:
@@ -244,7 +244,7 @@ class RowChanges:
 
     @property
     def changed(self) -> list[ShardLease]:
-        """Of those that were there before."""
+        """Returns the changed leases that existed before."""
         return [
             after
             for shard, before in self._before.items()
@@ -257,12 +257,12 @@ class RowChanges:
 
     @property
     def worker(self) -> WorkerRow:
-        """Of the one worker that the call was about, as it is afterwards."""
+        """Returns the row of the call's one worker after the call."""
         (row,) = self.memory.workers.values()
         return row
 
     def stamp_worker(self, *, now_ms: int) -> None:
-        """Add the times to the worker's row, where it was changed."""
+        """Adds the times to the worker's row, if it changed."""
         before = self._worker_before
         for instance, after in self.memory.workers.items():
             if after is not before:
@@ -273,7 +273,7 @@ class RowChanges:
 
     @property
     def changed_worker(self) -> WorkerRow | None:
-        """None where there is none, or it is as it was."""
+        """Returns the worker's row, or None if there is none or it did not change."""
         rows = [each for each in self.memory.workers.values() if each is not self._worker_before]
         return rows[0] if rows else None
 
@@ -282,17 +282,17 @@ class RowChanges:
         return not (self.made or self.changed or self.removed or self.changed_worker)
 
     def rows(self, shards: Sequence[str]) -> list[ShardLease]:
-        """As they are afterwards; what is not there is left out."""
+        """Returns the rows after the call; leaves out those that do not exist."""
         found = self.memory.leases
         return [found[shard] for shard in shards if shard in found]
 
 
 def parents_first(leases: Sequence[ShardLease]) -> list[ShardLease]:
-    """In an order in which no lease comes before one of its parents."""
+    """Sorts leases so that none comes before one of its parents."""
     rest = {lease.shard: lease for lease in leases}
     ordered: list[ShardLease] = []
     while rest:
         ready = [each for each in rest.values() if not any(name in rest for name in each.parents)]
-        # Shards that are each other's parents cannot be; they are not waited for.
+        # A cycle of parents is impossible in valid data; it must not loop for ever here.
         ordered += [rest.pop(lease.shard) for lease in ready or list(rest.values())]
     return ordered

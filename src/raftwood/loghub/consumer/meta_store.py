@@ -1,8 +1,9 @@
 """Leases in a metastore, one key each: for clusters that have one and want no database.
 
-Every change names the versions of all that it was computed from. They come from what was read
-before or written here; where somebody was faster, the rows are read anew. A metastore changes few
-keys at once, so a call for many leases is several transactions, each for leases of its own.
+Every change is conditional on the versions of all rows that it was computed from. The versions come
+from earlier reads and writes; if another worker was faster, the rows are read again. A metastore
+changes few keys at once, so a call for many leases is several transactions, each for leases of its
+own.
 """
 
 import asyncio
@@ -35,29 +36,29 @@ Result = TypeVar("Result")
 Asked = TypeVar("Asked", NewLease, Renewal, Take, Save, str, tuple[str, str | None])
 
 LEASES_MAX = 60
-"""In one transaction, beside a worker and the counter."""
+"""Limit of one transaction, beside a worker and the counter."""
 TRIES_MAX = 30
 _PAUSE = Backoff(first_ms=50, longest_ms=50, jitter=1)
 _PLAIN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class MetaLeaseStore:
-    """One consumer group on one logstore; the metastore stays its owner's."""
+    """One consumer group on one logstore; the owner of the metastore closes it."""
 
     def __init__(
         self, environment: Environment, store: MetaStore, *, group: str, signature: str
     ) -> None:
         self._environment = environment
         self._store = store
-        # In the order in which a range reads them: a counter is never newer than the leases beside
-        # it, nor these newer than the heartbeats.
+        # A range reads in this order, so a counter is never newer than the leases, and the leases
+        # are never newer than the heartbeats.
         root = f"/consumers/{_plain(group)}/{signature}"
         self._root = f"{root}/"
         self._counter_key = f"{root}/counter"
         self._lease_prefix = f"{root}/lease/"
         self._worker_prefix = f"{root}/worker/"
         self._known: dict[str, KeyEntry] = {}
-        """By key, as last seen; it may be behind, which a compare finds out."""
+        """Entries by key, as last seen; a stale one makes a compare fail."""
 
     async def open(self) -> None:
         pass
@@ -113,15 +114,16 @@ class MetaLeaseStore:
             _, deleted = _counters(self._known.get(self._counter_key))
             if deleted_seq is not None and deleted_seq < deleted:
                 return
-            # What is compared below is what is known now: other calls may have read more meanwhile.
+            # Compare with the entries of this moment: other calls may have read more meanwhile.
             changes = RowChanges(self._leases(self._known.values()))
             await changes.memory.create(leases)
-            # A lease whose parent has none says that the parent is over: parents come first.
+            # A lease whose parent has none shows that the parent is over: parents come first.
             made = parents_first(changes.made)[:LEASES_MAX]
             if not made:
                 return
             changes.keep_made(made)
-            # Whoever creates a lease counts: had anybody done so, this would not be written.
+            # Each creation increments the counter: if another worker had created, this write would
+            # fail.
             if await self._is_written(changes, [self._lease_key(each.shard) for each in made]):
                 continue
             attempt += 1
@@ -132,7 +134,7 @@ class MetaLeaseStore:
 
     async def renew(self, worker: LeaseOwner, renewals: Sequence[Renewal]) -> Renewed:
         leases: list[ShardLease] = []
-        # The heartbeat goes with each part, in the transaction that renews; or else alone.
+        # The heartbeat goes with each part, in the transaction that renews; without parts, alone.
         for part in _parts(renewals) or ((),):
             act = partial(MemoryLeaseStore.renew, worker=worker, renewals=part)
             changes = (await self._change(_shards(part), act, worker))[1]
@@ -174,7 +176,7 @@ class MetaLeaseStore:
         asked: Sequence[Asked],
         act: Callable[[MemoryLeaseStore, Sequence[Asked]], Awaitable[list[Result]]],
     ) -> tuple[list[Result], list[ShardLease]]:
-        """What `act` answers for all, and the rows afterwards."""
+        """Runs `act` in parts; returns all of its answers, and the rows afterwards."""
         answers: list[Result] = []
         leases: list[ShardLease] = []
         for part in _parts(asked):
@@ -189,11 +191,11 @@ class MetaLeaseStore:
         act: Callable[[MemoryLeaseStore], Awaitable[Result]],
         worker: LeaseOwner | None = None,
     ) -> tuple[Result, RowChanges]:
-        """What `act` answers, and what it made of the leases and of the worker's row."""
+        """Runs `act` on the rows; returns its answer and the changes of leases and worker."""
         keys = list(dict.fromkeys(self._lease_key(shard) for shard in shards))
         worker_key = None if worker is None else self._worker_key(worker.instance)
         for attempt in range(TRIES_MAX):
-            # At first from what is known: mostly nobody else has changed it.
+            # The first attempt uses cached rows: mostly no other worker has changed them.
             if attempt:
                 read = (*keys, self._counter_key, *((worker_key,) if worker_key else ()))
                 await asyncio.gather(*(self._read(key) for key in read))
@@ -211,7 +213,7 @@ class MetaLeaseStore:
         raise self._contended()
 
     async def _is_written(self, changes: RowChanges, read: Sequence[str]) -> bool:
-        """Write, if all that was read is still so."""
+        """Writes the changes if all rows that were read are unchanged."""
         compared = list(read)
         operations: list[KeyOperation] = []
         if changes.numbers:
@@ -309,14 +311,14 @@ def _parts(asked: Sequence[Asked]) -> list[Sequence[Asked]]:
 
 
 def _plain(name: str) -> str:
-    """A part of a key, which may be neither long nor hold all that a name may."""
+    """Encodes a name for use in a key: keys are limited in length and characters."""
     if _PLAIN.fullmatch(name):
         return name
     return "~" + hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def _counters(entry: KeyEntry | None) -> tuple[int, int]:
-    """The latest `update_seq`, and the one at which leases were last deleted."""
+    """Returns the latest `update_seq`, and the one at which leases were last deleted."""
     if entry is None:
         return 0, 0
     return msgspec.msgpack.decode(entry.value, type=tuple[int, int])

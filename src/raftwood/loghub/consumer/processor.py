@@ -1,4 +1,4 @@
-"""What users write: a processor per shard, which is given batches and says how far it has come.
+"""What users write: a processor for each shard, which receives batches and saves checkpoints.
 
     class Count(Processor):
         def process(self, batches, tracker):
@@ -7,10 +7,10 @@
             tracker.save_checkpoint()
 
 `initialize` and `shutdown` may be left out. A processor is made when this worker gets a shard, and
-is used for that shard alone, one call at a time. `AsyncProcessor` runs on the event loop.
-`Processor` may block: each call runs in a thread of `ProcessorThreads`, a pool with threads of its
-own. Those of `concurrent.futures` are waited for as a process ends, and one that hangs in what a
-user wrote would keep it from ending.
+serves that shard alone, one call at a time. `AsyncProcessor` runs on the event loop. `Processor`
+may block: each call runs in a thread of `ProcessorThreads`, its own pool. Python waits for the
+threads of `concurrent.futures` at the end of a process, and a thread that hangs in user code would
+keep the process from ending.
 """
 
 from __future__ import annotations
@@ -29,66 +29,66 @@ from raftwood.loghub.errors import LeaseLost
 
 
 class Processor(ABC):
-    """For code that blocks; each call is made in a thread, one at a time."""
+    """For code that blocks; each call runs in a thread, one at a time."""
 
     def initialize(self, shard_id: str) -> None:  # noqa: B027
-        """Called once, before all else: the shard is this worker's."""
+        """Called once, before all else, when this worker has the shard."""
 
     @abstractmethod
     def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
-        """Deal with what comes next; to be over within `tracker.remaining_s`.
+        """Processes the next batches; must end within `tracker.remaining_s`.
 
-        From then on `tracker.save_checkpoint` and `tracker.check_lease` raise `LeaseLost`, which
-        is to end the call. Ask `check_lease` before each thing that nobody can take back: the
-        process may have been paused since the last one.
+        After that `tracker.save_checkpoint` and `tracker.check_lease` raise `LeaseLost`, and the
+        call should end. Call `check_lease` before each step that cannot be undone: the process may
+        have been paused since the last one.
 
         A call that neither ends nor saves a checkpoint for a lease timeout beyond that loses the
-        shard to another worker: what it does later is done twice.
-
-        Raise, and the shard is begun again a little later, behind the last saved checkpoint.
+        shard to another worker: what it does later is done twice. If it raises, the shard begins
+        again a little later, behind the last saved checkpoint.
         """
 
     def shutdown(self, tracker: CheckpointTracker) -> None:  # noqa: B027
-        """Called once, behind all else: the last chance to save a checkpoint.
+        """Called once, after all else: the last chance to save a checkpoint.
 
-        Where `tracker.is_shard_end`, nothing follows: to return means that all of it is done.
+        With `tracker.is_shard_end` nothing follows: returning means that the whole shard is
+        processed.
         """
 
 
 class AsyncProcessor(ABC):
-    """For code that never blocks; as `Processor`, on the event loop."""
+    """Like `Processor`, for code that never blocks; runs on the event loop."""
 
     async def initialize(self, shard_id: str) -> None:  # noqa: B027
-        """As `Processor.initialize`."""
+        """See `Processor.initialize`."""
 
     @abstractmethod
     async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
-        """As `Processor.process`."""
+        """See `Processor.process`."""
 
     async def shutdown(self, tracker: AsyncCheckpointTracker) -> None:  # noqa: B027
-        """As `Processor.shutdown`."""
+        """See `Processor.shutdown`."""
 
 
 AnyProcessor: TypeAlias = Processor | AsyncProcessor
 ProcessorFactory: TypeAlias = Callable[[], AnyProcessor]
-"""A class of processors is one."""
+"""Makes a processor; a processor class is one."""
 
 
 _Calls: TypeAlias = "SimpleQueue[tuple[Callable[[], None], Future[None]] | None]"
 
 
 class ProcessorThreads:
-    """A bounded pool; a thread is started when a call finds none that is free."""
+    """A bounded pool; a thread is started when a call finds no free one."""
 
     def __init__(self, threads_max: int) -> None:
-        # Whoever waits, waits here and not for a thread, and looks at its deadline behind it.
+        # Calls wait here and not for a thread; each checks its deadline after the wait.
         self._free = asyncio.Semaphore(threads_max)
         self._calls: _Calls = SimpleQueue()
         self._started = 0
         self._busy = 0
 
     def close(self) -> None:
-        """Calls that are still under way end by themselves, or with the process."""
+        """Closes the pool. Calls under way end by themselves, or with the process."""
         for _ in range(self._started):
             self._calls.put(None)
 
@@ -128,11 +128,11 @@ def _serve(calls: _Calls) -> None:
             done.set_exception(error)
         else:
             done.set_result(None)
-        del call, work, done  # nothing is kept while it waits for the next one
+        del call, work, done  # so that nothing is held while it waits for the next call
 
 
 class _InThreads(AsyncProcessor):
-    """A blocking processor."""
+    """Adapts a blocking processor to the event loop."""
 
     def __init__(self, processor: Processor, threads: ProcessorThreads) -> None:
         self._processor = processor

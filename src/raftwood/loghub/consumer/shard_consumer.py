@@ -48,7 +48,7 @@ class ShardConsumerOutcome(Enum):
     DONE = auto()
     SHARD_ENDED = auto()
     STOPPED = auto()
-    """It was told to stop, or the lease's time is over."""
+    """It was asked to stop, or the lease's time is over."""
     FAILED = auto()
 
 
@@ -142,7 +142,7 @@ class ShardConsumer:
     async def _guarded(
         self, task: Callable[[], Awaitable[ShardConsumerOutcome]]
     ) -> ShardConsumerOutcome:
-        """What users write may raise anything: it ends this shard's consumer, and nothing else."""
+        """Catches whatever user code raises: it ends this shard's consumer, and nothing else."""
         try:
             return await task()
         except LeaseLost:
@@ -170,7 +170,7 @@ class ShardConsumer:
             # Section 5.4.1 of the text: without a checkpoint the setting decides. The choice is
             # stored before anything is read. A worker that starts at "end" and dies before its
             # first checkpoint would otherwise leave its successor to choose a later end, and all
-            # records in between would be read by nobody.
+            # records in between would never be read.
             self._position = await self._first_position()
             self.tracker.set_checkpoint(self._position)
             await self.tracker.store()
@@ -192,7 +192,7 @@ class ShardConsumer:
     async def _process(self) -> ShardConsumerOutcome:
         read = await self._next_read()
         # The clock is asked before each call, not only at a stop: a process that was paused for an
-        # hour goes on right here, before anything has told it that its lease is over
+        # hour goes on right here, before it has learned that its lease is over
         # (`test_a_paused_worker_does_nothing_more_once_its_lease_is_over`).
         if read is None or self.tracker.is_stopping or not self._tenure.may_work():
             return ShardConsumerOutcome.STOPPED
@@ -239,7 +239,7 @@ class ShardConsumer:
         self._reading = asyncio.get_running_loop().create_task(read)
 
     async def _read(self, position: str) -> ShardRead:
-        """What can be tried again is, for as long as the shard is this worker's."""
+        """Reads, and retries while the shard is this worker's."""
         pauses_s = _READ_PAUSE.delays_s(self._random)
         while True:
             try:
@@ -251,7 +251,7 @@ class ShardConsumer:
                 await asyncio.sleep(next(pauses_s))
 
     async def _next_read(self) -> ShardRead | None:
-        """The next read; None if the consumer is told to stop before it comes."""
+        """Returns the next read; None if the consumer is asked to stop before it comes."""
         if self._reading is None:
             self._begin_read(self._position)
         assert self._reading is not None

@@ -1,7 +1,7 @@
-"""The seam to what is consumed: something with shards, each a row of batches with positions.
+"""The seam to what workers consume: a source with shards, each a sequence of batches.
 
-Positions are text, and nobody but the source looks into them. A batch is handed on as it came; it
-is decoded where the user's code asks for its records.
+Positions are text that only the source interprets. Batches are passed on undecoded; they are
+decoded when the user's code asks for its records.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ import msgspec
 
 
 class SourceShard(msgspec.Struct, frozen=True):
-    """A shard, also one that has ended and can still be read."""
+    """A shard; it may have ended and still be readable."""
 
     id: str
     parents: tuple[str, ...] = ()
-    """They are read to their ends first."""
+    """Shards that are read to their ends first."""
 
 
 class ShardBatch(Protocol):
-    """What every source's batches have."""
+    """What the batches of every source have."""
 
     @property
     def shard_id(self) -> str: ...
 
     @property
     def next_position(self) -> str:
-        """Where to read on behind it."""
+        """Returns the position to read next."""
         ...
 
     @property
@@ -34,48 +34,48 @@ class ShardBatch(Protocol):
 
     @property
     def received_ms(self) -> int:
-        """When the source took it, since 1970; 0 where that is not known."""
+        """Returns when the source received it, in milliseconds since 1970; 0 if unknown."""
         ...
 
     def records(self) -> Sequence[Any]:
-        """Decoded now."""
+        """Decodes and returns the records."""
         ...
 
 
 class ShardRead(msgspec.Struct, frozen=True):
-    """What a read found."""
+    """The result of a read."""
 
     batches: Sequence[ShardBatch]
     next: str
-    """Where the next read begins."""
+    """The position of the next read."""
     is_ended: bool = False
     """Nothing follows, now or ever."""
 
 
 class ShardSource(Protocol):
-    """A logstore, a topic. Errors that are retriable are tried again by the caller."""
+    """A logstore or a topic. The caller retries after retriable errors."""
 
     async def list_shards(self) -> Sequence[SourceShard]: ...
 
     async def begin(self, shard: str) -> str:
-        """The position of the first batch that is left."""
+        """Returns the position of the first batch that is not freed."""
         ...
 
     async def end(self, shard: str) -> str:
-        """The position behind the last batch."""
+        """Returns the position behind the last batch."""
         ...
 
     async def next_received_ms(self, shard: str, position: str) -> int | None:
-        """When the batch was taken that is read next there; None at the end."""
+        """Returns when the next batch at this position was received; None at the end."""
         ...
 
     async def read(self, shard: str, position: str) -> ShardRead:
-        """A bounded amount from there on; waits a while where nothing is there yet.
+        """Reads a bounded amount from a position on; waits a while if nothing is there yet.
 
         It may be cancelled at any moment.
         """
         ...
 
     def leave(self, shard: str) -> None:
-        """It is another worker's, or over: what is held for reading it can go. Does not wait."""
+        """Releases the resources of a shard that is another worker's, or over. Does not wait."""
         ...

@@ -1,14 +1,12 @@
 """The SQL database of leases: tables, migrations, and connections with bounds on every wait.
 
-SQLite, PostgreSQL, MariaDB or MySQL. The two tables of workers and leases may be there already
-without all of these columns, as programs in other languages made them: that is version 0. Each
-migration can be begun anew wherever it was broken off, for MariaDB and MySQL commit after every
-change of a table.
+SQLite, PostgreSQL, MariaDB or MySQL. The tables of workers and leases may exist without some of
+these columns, as programs in other languages make them: that is version 0. A migration that was
+interrupted can run again, because MariaDB and MySQL commit after every change of a table.
 
-A transaction that the database ended because of another one is tried again, a few times: nothing
-of it was done. One that SQLite would not begin is tried until the call's time is over. All that a
-driver raises becomes an error of ours. A call that is given up or cancelled may still be done, for
-a short time.
+A transaction that the database aborted because of another one is tried again, a few times; it had
+no effect. One that SQLite would not begin is tried until the call's time is over. All driver errors
+become errors of ours. A call that is given up or cancelled may still be done, for a short time.
 """
 
 import asyncio
@@ -63,7 +61,7 @@ METADATA = MetaData()
 
 
 def _name(characters: int) -> String:
-    # Their usual way to compare takes "a" and "A" for the same.
+    # The default collation takes "a" and "A" for the same.
     own = mysql.VARCHAR(characters, charset="utf8mb4", collation="utf8mb4_bin")
     return String(characters).with_variant(own, "mysql", "mariadb")
 
@@ -122,8 +120,8 @@ LEASES = Table(
     Column("bytes_per_s", Double, nullable=False, server_default="0"),
     _added_number("update_seq"),
     _added_number("timeout_ms"),
-    # For scans by change, and for the present ids of one process's leases: a process is known by a
-    # number of its own, whatever its group.
+    # For scans by change, and for the present ids of one process's leases: a process has a unique
+    # number, whatever its group.
     Index("loghub_client_shard_lease_change", "consume_group", "logstream_sig", "update_seq"),
     Index("loghub_client_shard_lease_process", "lease_process"),
 )
@@ -150,7 +148,7 @@ _NAME = "leases"
 
 
 def migrate(connection: Connection) -> None:
-    """Make the tables, or bring them to this version; the caller sees that only one does so."""
+    """Creates the tables, or migrates them to this version; the caller excludes other processes."""
     VERSIONS.create(connection, checkfirst=True)
     where = VERSIONS.c.name == _NAME
     found = connection.scalar(select(VERSIONS.c.version).where(where))
@@ -168,7 +166,7 @@ def _from_nothing_or_two_tables(connection: Connection) -> None:
     METADATA.create_all(connection)
     for table in (WORKERS, LEASES):
         _add_columns(connection, table)
-        if connection.dialect.name != "sqlite":  # which keeps texts of any length
+        if connection.dialect.name != "sqlite":  # SQLite stores texts of any length
             _widen(connection, table)
         for index in table.indexes:
             index.create(connection, checkfirst=True)
@@ -181,7 +179,7 @@ def _add_columns(connection: Connection, table: Table) -> None:
             made = CreateColumn(column).compile(dialect=connection.dialect)
             connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {made}"))
         elif column.server_default is not None:
-            # Nobody was told by no value at all.
+            # Other programs leave NULL where there is no owner; we compare with an empty text or 0.
             empty = "''" if isinstance(column.type, String) else "0"
             connection.execute(
                 text(
@@ -192,7 +190,7 @@ def _add_columns(connection: Connection, table: Table) -> None:
 
 
 def _widen(connection: Connection, table: Table) -> None:
-    """Names as long as they may be now, and without the blanks that CHAR adds."""
+    """Widens names to their present limit, and removes the padding of CHAR."""
     for column in table.columns:
         if not isinstance(column.type, String | BigInteger):
             continue
@@ -205,7 +203,7 @@ def _widen(connection: Connection, table: Table) -> None:
 
 
 def _with_timeouts(connection: Connection) -> None:
-    """Each worker's own, beside its heartbeat."""
+    """Adds each worker's timeout beside its heartbeat."""
     _add_columns(connection, WORKERS)
 
 
@@ -218,7 +216,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _with_timeouts,
     _with_timeouts_of_leases,
 )
-"""By the version that each begins from."""
+"""Indexed by the version from which each begins."""
 
 
 Result = TypeVar("Result")
@@ -234,14 +232,15 @@ CONNECTIONS_MAX = 3
 TRIES_MAX = 5
 _PAUSE = Backoff(first_ms=30, longest_ms=150, jitter=0.67)
 MIGRATION_S = 15.0
-"""Tables are made once, and all who open wait for it; a slow disk takes its time for each."""
+"""Tables are created once, and every process that opens waits; a slow disk takes its time."""
 CLEAN_UP_S = 3.0
 """SQLAlchemy gives a connection two seconds to end well."""
 IDLE_S = 1
-"""Who stalls within a transaction is thrown out by the database after this: a process that is
-suspended, or a machine that is cut off, would keep its rows locked, and others from taking them."""
+"""The database aborts a transaction that stalls for so long: a process that is suspended, or a
+machine that is cut off, would keep its rows locked, and others from taking them.
+"""
 TRANSACTION_S = 3
-"""PostgreSQL does not count as idle whoever has begun a statement and never sends the rest."""
+"""PostgreSQL does not count a client as idle that begins a statement and never sends the rest."""
 LOCK_NAME = "raftwood_leases"
 LOCK_NUMBER = 0x6C65617365
 
@@ -258,7 +257,8 @@ class SqlEngine:
         parsed = _with_driver(url)
         self.place = parsed.render_as_string(hide_password=True)
         self._engine = _engine(parsed, timeout_s)
-        # A read alone needs no transaction; with MariaDB to say so would cost more than it saves.
+        # A mere read needs no transaction; with MariaDB, setting this would cost more than it
+        # saves.
         is_postgresql = self._engine.dialect.name == "postgresql"
         self._reads = (
             self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -269,7 +269,7 @@ class SqlEngine:
         self._writes = self._engine.execution_options(raftwood_writes=True)
 
     async def migrate(self) -> None:
-        """Make the tables or bring them up to date, one process at a time."""
+        """Creates the tables or migrates them, one process at a time."""
         await self._call(self._writes.begin, self._migrate, max(MIGRATION_S, self._timeout_s))
 
     async def _migrate(self, connection: AsyncConnection) -> None:
@@ -278,7 +278,7 @@ class SqlEngine:
                 await connection.execute(
                     text("SELECT set_config('transaction_timeout', '0', true)")
                 )
-                # Until the transaction ends.
+                # The lock holds until the transaction ends.
                 await connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK_NUMBER})"))
                 await connection.run_sync(migrate)
             case "sqlite":
@@ -294,11 +294,11 @@ class SqlEngine:
                     await connection.execute(text(f"SELECT RELEASE_LOCK('{LOCK_NAME}')"))
 
     async def read(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
-        """Each statement sees all that was committed before it."""
+        """Runs reads; each statement sees all that was committed before it."""
         return await self._call(self._reads.connect, act, self._timeout_s)
 
     async def write(self, act: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
-        """One transaction; `act` may run several times."""
+        """Runs one transaction; `act` may run several times."""
         return await self._call(self._writes.begin, act, self._timeout_s)
 
     async def _call(
@@ -307,10 +307,10 @@ class SqlEngine:
         act: Callable[[AsyncConnection], Awaitable[Result]],
         seconds: float,
     ) -> Result:
-        """Await the work, in a task of its own.
+        """Awaits the work, in a task of its own.
 
-        A driver that is broken off needs time to get rid of its connection, and must not be broken
-        off in that again. So the work ends by itself, whether or not somebody still waits for it.
+        A cancelled driver needs time to close its connection, and must not be cancelled again in
+        that. So the work ends by itself, whether or not the caller still waits.
         """
         work = self._tried(connect, act, seconds)
         task = asyncio.create_task(work, name=f"a call to {self.place}")
@@ -325,7 +325,7 @@ class SqlEngine:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever still waits for it gets it too
+            task.exception()  # a caller that still waits gets it too
 
     def _late(self, seconds: float) -> DeadlineExceeded:
         return DeadlineExceeded(f"{self.place} gave no answer within {seconds:g} s: try again")
@@ -365,7 +365,7 @@ class SqlEngine:
             raise ConnectionLost(f"{self.place} cannot be reached: {error}: try again") from error
 
     async def close(self) -> None:
-        """End what is still at work, and all connections."""
+        """Ends calls that are under way, and all connections."""
         if self._running:
             await asyncio.wait(self._running, timeout=self._timeout_s + CLEAN_UP_S)
         with suppress(TimeoutError):
@@ -399,13 +399,13 @@ def _engine(url: URL, timeout_s: float) -> AsyncEngine:
         event.listen(made.sync_engine, "connect", _prepare_sqlite)
         event.listen(made.sync_engine, "begin", _begin_sqlite)
         return made
-    # Locks on rows do all that is needed; what others committed meanwhile must be seen.
+    # Row locks are enough; what others committed meanwhile must be seen.
     arguments: dict[str, Any]
     if "asyncpg" in url.drivername:
         limits = {"idle_in_transaction_session_timeout": f"{IDLE_S * 1000}"}
         arguments = {"timeout": timeout_s, "server_settings": limits}
     else:
-        # MySQL takes for a comment what it does not know: it has no such limit.
+        # MySQL, which has no such limit, reads this as a comment.
         limit = f"SET SESSION /*M! idle_transaction_timeout={IDLE_S}, */ autocommit=0"
         arguments = {"connect_timeout": timeout_s, "init_command": limit}
     made = create_async_engine(
@@ -424,7 +424,7 @@ def _prepare_postgresql(connection: Any, _record: object) -> None:
 
 
 def _transaction_timeout(seconds: int, *, is_local: bool) -> str:
-    """Of this transaction or of all; none for 0. Older servers do not know it."""
+    """Sets the limit for this transaction or for all; 0 for none. Older servers do not know it."""
     return (
         f"SELECT set_config('transaction_timeout', '{seconds}s', {is_local}) "
         "WHERE current_setting('server_version_num')::int >= 170000"
@@ -432,16 +432,16 @@ def _transaction_timeout(seconds: int, *, is_local: bool) -> str:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver's own idea of when to begin is left out
+    connection.isolation_level = None  # turns off the driver's own begin
     cursor = connection.cursor()
-    # Readers go on while one writes; a checkpoint that was answered outlives a power failure.
+    # Readers go on during a write; a checkpoint that was answered outlives a power failure.
     for setting in ("journal_mode=WAL", "synchronous=FULL"):
         cursor.execute(f"PRAGMA {setting}")
     cursor.close()
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A reader who becomes a writer may fail at once: whoever will write says so at the beginning.
+    # A reader that becomes a writer may fail at once, so writers declare it at the beginning.
     if connection.get_execution_options().get("raftwood_writes"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -453,12 +453,12 @@ def _code(error: DBAPIError) -> object:
 
 
 def _is_locked(error: DBAPIError) -> bool:
-    """SQLite waits for locks by itself, but not where somebody else opens a new file as well."""
+    """SQLite waits for locks by itself, but not while another process opens a new file as well."""
     return "database is locked" in str(error.orig)
 
 
 def _was_ended_by_others(error: DBAPIError) -> bool:
-    # Two who insert one row: the second finds it at its next try.
+    # Two processes insert one row: the second finds it at its next try.
     return isinstance(error, IntegrityError) or _code(error) in ENDED_BY_OTHERS
 
 

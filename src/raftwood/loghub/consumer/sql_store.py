@@ -1,9 +1,9 @@
 """Leases in an SQL database: SQLite, PostgreSQL, MariaDB or MySQL.
 
-A call locks the rows that it is about, in the order of their shards, lets `MemoryLeaseStore` say
-what becomes of them, and writes that. Changes that scans have to show take the lock of the group's
-counter last and keep it until they are committed, so that their numbers appear in order. Renewals
-and most checkpoints need no number: they wait for nobody but whoever changes the same rows.
+A call locks its rows in the order of their shards, lets `MemoryLeaseStore` change them, and writes
+the result. Changes that scans have to show take the lock of the group's counter last and keep it
+until they are committed, so that their numbers appear in order. Renewals and most checkpoints need
+no number: they wait only for calls that change the same rows.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,15 +39,15 @@ Result = TypeVar("Result")
 Act = Callable[[MemoryLeaseStore], Awaitable[Result]]
 
 TIMEOUT_S = 3.0
-"""Of a call: a renewal that takes as long as its interval is no longer of use."""
+"""The timeout of a call: a renewal that takes as long as its interval is of no use."""
 SHARDS_MAX = 1000
-"""Named in one statement."""
+"""Limit of one statement."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 _MS = timedelta(milliseconds=1)
 
 
 class SqlLeaseStore:
-    """One consumer group on one logstore, whose rows share tables with those of all others."""
+    """One consumer group on one logstore; its rows share tables with all other groups."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SqlLeaseStore:
         signature: str,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`url` as of SQLAlchemy, with or without a driver: sqlite:///file, postgresql://…"""
+        """`url` as in SQLAlchemy, with or without a driver: sqlite:///file, postgresql://…"""
         _check(group, "a consumer group", GROUP_CHARACTERS_MAX)
         _check(signature, "a logstore's signature", SIGNATURE_CHARACTERS)
         self._clock = environment.clock
@@ -119,8 +119,9 @@ class SqlLeaseStore:
 
     async def scan(self, after: int, processes: Sequence[str] = ()) -> Scan:
         async def look(connection: AsyncConnection) -> Scan:
-            # In this order. What the counter has counted is there to be read; and a heartbeat is
-            # never older than the renewed ids beside it, or a live worker's lease could be taken.
+            # The order matters: changes that the counter has counted are readable, and a heartbeat
+            # is never older than the renewed ids beside it, or a live worker's lease could be
+            # taken.
             latest, deleted = await self._counters(connection)
             wanted = LEASES.c.update_seq > after
             if processes:
@@ -152,7 +153,8 @@ class SqlLeaseStore:
                 _check(name, "a shard's id", NAME_CHARACTERS_MAX)
 
         async def make(connection: AsyncConnection) -> None:
-            # Before all rows are read: of two who create the same, the second sees the first's.
+            # Before all rows are read: if two workers create the same, the second sees the first's
+            # rows.
             await self._set_counters(connection, latest=CHANGES.c.latest)
             _, deleted = await self._counters(connection)
             if deleted_seq is not None and deleted_seq < deleted:
@@ -215,7 +217,7 @@ class SqlLeaseStore:
     async def _change(
         self, shards: Sequence[str], act: Act[Result]
     ) -> tuple[Result, list[ShardLease]]:
-        """What `act` answers, and the rows afterwards."""
+        """Runs `act` on the rows; returns its answer and the rows afterwards."""
 
         async def change(connection: AsyncConnection) -> tuple[Result, list[ShardLease]]:
             changes = RowChanges(await self._locked(connection, shards))
@@ -233,7 +235,7 @@ class SqlLeaseStore:
         return await self._engine.write(change)
 
     async def _counters(self, connection: AsyncConnection) -> tuple[int, int]:
-        """The group's latest `update_seq`, and the one at which leases were last deleted."""
+        """Returns the latest `update_seq`, and the one at which leases were last deleted."""
         query = select(CHANGES.c.latest, CHANGES.c.deleted).where(self._of(CHANGES))
         row = (await connection.execute(query)).first()
         if row is None:
@@ -244,7 +246,7 @@ class SqlLeaseStore:
         return row.latest, row.deleted
 
     async def _count(self, connection: AsyncConnection, numbers: int) -> int:
-        """Take so many numbers, and the counter's lock until the end; answers the last of them."""
+        """Takes numbers, and locks the counter until the commit; returns the last one."""
         await self._set_counters(connection, latest=CHANGES.c.latest + numbers)
         return (await self._counters(connection))[0]
 
@@ -258,7 +260,7 @@ class SqlLeaseStore:
         return [_lease(row) for row in await connection.execute(query)]
 
     async def _locked(self, connection: AsyncConnection, shards: Sequence[str]) -> list[ShardLease]:
-        """The rows, locked in one order by all, so that nobody waits for each other."""
+        """Returns the rows, locked in an order that all callers share, which avoids deadlocks."""
         found: list[ShardLease] = []
         for part in _parts(sorted(set(shards))):
             named = LEASES.c.shard_id.in_(part)
@@ -308,10 +310,10 @@ class SqlLeaseStore:
 
 
 def _overwriting() -> dict[str, Insert]:
-    """For each database, the statement for rows that are there already and locked.
+    """Returns for each database the statement that overwrites existing, locked rows.
 
-    As inserts that meet them: MariaDB's driver sends many rows at once only so, and PostgreSQL
-    goes by the primary key, where for an update it may choose a worse index while a table is new.
+    They are inserts with a conflict clause: MariaDB's driver batches only these, and PostgreSQL
+    uses the primary key for them, while for an update it may choose a worse index on a new table.
     """
     kept = [each for each in LEASES.columns if not each.primary_key]
     key = list(LEASES.primary_key.columns)

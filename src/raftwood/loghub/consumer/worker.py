@@ -1,11 +1,11 @@
-"""`Worker`: a process's part in a consumer group; it gets shards, and runs a processor for each.
+"""`Worker`: a process's member of a consumer group; it gets shards, and runs a processor for each.
 
     worker = Worker(config, MyProcessor, store, source=source, environment=environment)
     await worker.run()          # until worker.drain() is called, and all was handed over
 
-Four tasks beside the consumers: the main loop wakes the lease agent when it is due, and the agent
-says when to renew, to scan, to take; one lists the source's shards; one flushes checkpoints. Each
-call of the store runs by itself, so that a slow one holds no other up.
+Four tasks run beside the consumers: the main loop wakes the lease agent when it is due, and the
+agent says when to renew, to scan, to take; one lists the source's shards; one flushes checkpoints.
+Each call of the store runs by itself, so that a slow one delays no other.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ CALL_OF: Final[Mapping[type[lease_events.Ask], StoreCall]] = {
 async def call_store(
     store: LeaseStore, owner: LeaseOwner, ask: lease_events.Ask
 ) -> lease_events.Event:
-    """Make the call; the event that its answer is."""
+    """Makes the call; returns the event for the agent."""
     call = CALL_OF[type(ask)]
     match ask:
         case lease_events.AskRegister():
@@ -95,30 +95,30 @@ _PLANNERS: Final = {"count": plan_by_count, "bytes": plan_by_bytes}
 _SLEEP_MAX_MS: Final = 1_000
 """The loop's timers stand still while the machine sleeps; the agent's clock does not."""
 _DRAIN_TIMEOUTS: Final = 3
-"""After so many lease timeouts a worker leaves without having handed over."""
+"""After so many lease timeouts a draining worker leaves without a hand-over."""
 _RESTART: Final = Backoff(first_ms=1_000, longest_ms=60_000)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker of a group is like; `times` and `balance` are the same in all of them."""
+    """A worker's settings; `times` and `balance` must be the same in all workers of a group."""
 
     instance: str
-    """Its name in the group; a process that is started anew under it gets its shards back."""
+    """Its name in the group; a process that restarts under it gets its shards back."""
     start: Start = "begin"
-    """Where a shard is begun that nobody has read yet; one with parents at its beginning."""
+    """Where a shard without a checkpoint begins; a shard with parents begins at its beginning."""
     times: LeaseTimes = LeaseTimes()
     balance: Literal["count", "bytes"] = "count"
-    """Equal numbers of shards, or about equal bytes per second."""
+    """Balances the numbers of shards, or their bytes per second."""
     threads_max: int = 16
-    """For processors that block."""
+    """Threads for processors that block."""
     flush_ms: int = 2_000
-    """So often checkpoints that were saved in memory go to the store."""
+    """How often checkpoints in memory are saved to the store."""
     list_ms: int = 2_000
-    """So often the source is asked for new shards."""
+    """How often the source is asked for new shards."""
 
 
 class Worker:
-    """One process's; the store is opened and closed by it, the source stays the caller's."""
+    """One process's worker; it opens and closes the store, and the caller closes the source."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class Worker:
         """When a lease was stolen, from this worker or by it."""
 
     async def run(self) -> None:
-        """Take part until `drain` or `raftwood group drain`.
+        """Consumes until `drain` or `raftwood group drain`.
 
-        `NameTaken` where another process takes over the name.
+        `NameTaken` if another process takes over the name.
         """
         await self._store.open()
         try:
@@ -168,7 +168,7 @@ class Worker:
                 for task in beside:
                     task.cancel()
         except BaseExceptionGroup as group:
-            # One error ended all; the others are what that led to.
+            # One error ended all; the others are its consequences.
             raise group.exceptions[0] from group
         finally:
             self._threads.close()
@@ -180,17 +180,17 @@ class Worker:
             )
 
     def drain(self) -> None:
-        """Hand everything over, and leave: `run` returns when that is done."""
+        """Begins to hand everything over and leave: `run` returns when that is done."""
         if not self._is_draining:
             self._is_draining = True
             self._woken.set()
 
     def shards(self) -> dict[str, ShardConsumerState]:
-        """Those that are consumed here."""
+        """Returns the state of each shard that this worker consumes."""
         return {shard: each.state for shard, each in self._consumers.items()}
 
     def lags(self) -> dict[str, float]:
-        """By shard, the age in seconds of what its consumer is at; 0 at the shard's end."""
+        """Returns by shard the age in seconds of the batch in work; 0 at the shard's end."""
         return {shard: each.meter.lag_s for shard, each in self._consumers.items()}
 
     def _now_ms(self) -> int:
@@ -219,12 +219,13 @@ class Worker:
                 )
             elif self._agent.wake_ms() <= self._now_ms():
                 self._feed(lease_events.Ticked())
-            # Fed events set it; what they changed is looked at below, before anything else runs.
+            # Events that were fed set it; what they changed is handled below, before anything else
+            # runs.
             self._woken.clear()
 
     async def _list_shards(self) -> None:
         while True:
-            # What wants them listed from now on wants it once more.
+            # A request that comes from now on needs another listing.
             self._listing.clear()
             deleted_seq = self._agent.deleted_seq
             try:
@@ -253,7 +254,7 @@ class Worker:
             try:
                 await self._writer.save(list(found.values()))
             except LeaseLost:
-                pass  # the agent was told of those that were refused
+                pass  # the agent has received the refusals
             except RaftwoodError as error:
                 self._store_failed("save", error)
                 continue
@@ -341,7 +342,7 @@ class Worker:
         self._feed(lease_events.ConsumerStopped(save, self._restart_ms(consumer)))
 
     def _restart_ms(self, consumer: ShardConsumer) -> int:
-        """Longer each time that a shard's processor fails without a step ahead."""
+        """Returns a delay that grows each time a shard's processor fails without progress."""
         shard = consumer.lease.shard
         if not consumer.has_failed:
             self._failures.pop(shard, None)

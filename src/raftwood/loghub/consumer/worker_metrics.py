@@ -1,4 +1,4 @@
-"""What a worker counts: lag, moves, hand-overs, idle times, overruns."""
+"""A worker's metrics: lag, moves, hand-overs, idle times, overruns."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,13 +6,13 @@ from raftwood.base.environment import Clock
 from raftwood.base.metrics import Metrics
 
 RATE_WINDOW_S = 10.0
-"""A shard's bytes per second are those of about so long."""
+"""The window of the mean of a shard's bytes per second."""
 _NS = 1_000_000_000
 HAND_OVER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 
 class Totals:
-    """Of one worker, of shards that it gave up as well."""
+    """Totals of one worker, including shards that it gave up."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -24,14 +24,14 @@ class Totals:
 
 
 class ShardMeter:
-    """What one consumer measures."""
+    """The measurements of one consumer."""
 
     def __init__(self, clock: Clock, totals: Totals) -> None:
         self._clock = clock
         self.totals = totals
         self._oldest_ms = 0
         self._may_overrun = False
-        """A call is under way that was not counted as an overrun."""
+        """A call is under way that is not counted as an overrun yet."""
         self._reached_s = 0.0
         self._rate = 0.0
         self._rate_ns = clock.monotonic_ns()
@@ -42,8 +42,8 @@ class ShardMeter:
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest batch that is being processed; between two calls the age that the
-        last one had reached; 0 at the shard's end.
+        """Returns the age of the oldest batch in work; between two calls, the age when the last one
+        ended; 0 at the shard's end.
         """
         return self._age_s(self._oldest_ms) if self._oldest_ms else self._reached_s
 
@@ -55,13 +55,13 @@ class ShardMeter:
         self._may_overrun = True
 
     def overruns(self) -> None:
-        """The lease's time is over while a call is under way, which may never end: counted once."""
+        """Counts once that the lease's time is over during a call, which may never end."""
         if self._may_overrun:
             self._may_overrun = False
             self.totals.overruns += 1
 
     def ends(self, batches: int, size: int, *, received_ms: int, late_ms: int) -> None:
-        """`received_ms` of the last batch; `late_ms` above 0 where the lease's time was over."""
+        """`received_ms` is of the last batch; `late_ms` is above 0 if the lease's time was over."""
         if late_ms > 0:
             self.overruns()
             self.totals.overrun_s += late_ms / 1000
@@ -76,7 +76,7 @@ class ShardMeter:
         self._add_to_rate(0)
 
     def _add_to_rate(self, size: int) -> None:
-        """A mean that forgets: what lies a window back counts a third of what is new."""
+        """Updates a decaying mean: what lies a window back counts a third of what is new."""
         now_ns = self._clock.monotonic_ns()
         elapsed_s = max((now_ns - self._rate_ns) / _NS, 1e-3)
         self._rate_ns = now_ns
@@ -85,7 +85,7 @@ class ShardMeter:
 
 
 class WorkerMetrics:
-    """Of one worker; lags by shard are read when somebody looks."""
+    """Metrics of one worker; lags by shard are computed when the metrics are read."""
 
     def __init__(
         self, metrics: Metrics, totals: Totals, lags: Callable[[], Mapping[str, float]]
@@ -134,7 +134,7 @@ class WorkerMetrics:
         )
 
     def render(self) -> str:
-        """As Prometheus reads it."""
+        """Returns the metrics in Prometheus's format."""
         return self._metrics.render().decode()
 
     def moved(self, kind: str) -> None:

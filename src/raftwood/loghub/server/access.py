@@ -1,8 +1,8 @@
-"""Who may do what, and how much: `AccessControl` with keys and roles, and `Quotas` of projects.
+"""Access rights and quotas: `AccessControl` with keys and roles, and `Quotas` of projects.
 
-Operators make keys; the metastore keeps them. A quota bounds what a gateway takes of a project in a
-second, in bytes and requests: a bucket fills with what a second may bring, and holds a few seconds'
-worth; a caller that finds it empty is refused and may come again. Each gateway counts for itself.
+Operators create keys; the metastore stores them. A quota limits how many bytes and requests of a
+project a gateway accepts per second. It is a token bucket that holds a few seconds' worth; a
+request that finds it empty is refused and may be repeated. Each gateway counts for itself.
 """
 
 import base64
@@ -24,9 +24,7 @@ _SECRET_BYTES: Final = 30
 
 
 class AccessControl:
-    """What is known of keys is the copy of the metadata: a key that was revoked works for a moment
-    still.
-    """
+    """Finds keys in the copy of the metadata, so a revoked key still works for a moment."""
 
     def __init__(self, environment: Environment, metadata: Metadata) -> None:
         self._environment = environment
@@ -36,11 +34,11 @@ class AccessControl:
         return self._metadata.copy(access_key_key(number), AccessKey)
 
     async def find(self, number: str) -> AccessKey | None:
-        """As `key`, looked up where it is not known: it may be new."""
+        """Like `key`, but looks up a key that is not in the copy: it may be new."""
         return self.key(number) or await self._metadata.fresh(access_key_key(number), AccessKey)
 
     async def create(self, roles: dict[str, AccessRole], *, description: str = "") -> AccessKey:
-        """A new key, with its secret."""
+        """Creates a key, with its secret."""
         if not roles:
             raise InvalidInput("a key without a role is of no use: give PROJECT=ROLE, or *=ROLE")
         for project in roles:
@@ -61,7 +59,7 @@ class AccessControl:
         return await self._metadata.list(KEYS, AccessKey)
 
     async def revoke(self, number: str) -> None:
-        """From now on, or within a moment, nobody gets in with it."""
+        """Revokes a key. Gateways refuse it at once, or within a moment."""
 
         def remove(known: AccessKey | None) -> None:
             if known is None:
@@ -71,7 +69,7 @@ class AccessControl:
 
 
 def check_role(key: AccessKey, project: str, needed: AccessRole) -> None:
-    """`ProjectNotFound` without any role there, so that a stranger learns nothing of it."""
+    """Raises `ProjectNotFound` if the key has no role there, so that the error reveals nothing."""
     has = key.role_in(project)
     if has is None:
         if project in ("", EVERYWHERE):
@@ -95,7 +93,7 @@ class _Bucket(msgspec.Struct, gc=False):
 
 
 class Quotas:
-    """0 stands for no limit."""
+    """Limits what a gateway accepts per project; 0 means no limit."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class Quotas:
         self.refused = 0
 
     def take(self, project: str, size: int) -> None:
-        """Count a batch of so many bytes, or raise `QuotaExceeded`."""
+        """Counts a batch of `size` bytes, or raises `QuotaExceeded`."""
         known = self._metadata.copy(project_key(project), Project)
         own = known.write_bytes_per_s_max if known is not None else 0
         byte_rate, request_rate = own or self._bytes_per_s_max, self._requests_per_s_max
@@ -128,14 +126,14 @@ class Quotas:
         bucket.filled_s = now
         bucket.bytes = min(byte_rate * BURST_S, bucket.bytes + byte_rate * passed)
         bucket.requests = min(request_rate * BURST_S, bucket.requests + request_rate * passed)
-        # What is there may be overdrawn once, else a batch above a burst would never get through.
+        # The bucket may be overdrawn once, else a batch above a burst would never get through.
         if (byte_rate and bucket.bytes <= 0) or (request_rate and bucket.requests < 1):
             self.refused += 1
             raise QuotaExceeded(
                 f"project {project} puts more than {byte_rate} bytes or {request_rate} batches in "
                 "a second at this gateway (0: no limit): slow down, or raise the project's quota"
             )
-        # What has no limit is not counted, or it would be owed once it gets one.
+        # Do not count without a limit: the project would owe it as soon as it gets a limit.
         if byte_rate:
             bucket.bytes -= size
         if request_rate:

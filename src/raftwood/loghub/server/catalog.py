@@ -1,9 +1,9 @@
-"""`Catalog`: projects and logstores, made, changed, listed and removed.
+"""`Catalog`: creates, changes, lists and removes projects and logstores.
 
-`LogstoreReconciler` carries out what a logstore's value says is begun, no matter which gateway
-began it. Every step can be done again, by several gateways at once: logs are made, sealed and
-removed by their names, and each last step is a compare-and-set that finds nothing to do where
-another gateway has done it.
+`LogstoreReconciler` completes what a logstore's value has begun, no matter which gateway began it.
+Every step can be repeated, by several gateways at once: logs are created, sealed and removed by
+their names, and each last step is a compare-and-set that does nothing if another gateway has done
+it.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ from raftwood.loghub.wire import LogstoreOptions
 
 _AT_ONCE: Final = 16
 _ROUNDS_MAX: Final = 20
-"""One round does all that was begun before it; more are needed only where others begin more."""
+"""One round completes all that was begun before it; more are needed only if others begin more."""
 
 Forget = Callable[[str, str, Compare], Awaitable[None]]
-"""Removes what else is kept of a logstore (project, name), as long as the compare holds."""
+"""Removes other keys of a logstore (project, name), as long as the compare holds."""
 
 
 class LogstoreReconciler:
-    """`forget` is asked before the value of a deleted logstore goes away."""
+    """Completes what logstores' values have begun. Calls `forget` before it removes a logstore."""
 
     def __init__(
         self, environment: Environment, metadata: Metadata, logs: Logs, forget: Forget
@@ -68,11 +68,11 @@ class LogstoreReconciler:
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
     def new_log(self, kind: LogKind) -> str:
-        """A name that no log has."""
+        """Returns a name that no log has."""
         return log_name(kind, self._environment.random.randbytes(RANDOM_BYTES))
 
     async def settle(self, project: str, name: str) -> Logstore | None:
-        """Finish all that is begun; the value after it, or None where the logstore is gone."""
+        """Completes all that is begun; returns the value after it, or None if it is gone."""
         key = logstore_key(project, name)
         for _ in range(_ROUNDS_MAX):
             found = await self._metadata.versioned(key, Logstore)
@@ -91,7 +91,7 @@ class LogstoreReconciler:
         try:
             await self._finish(key, logstore)
         except NotFound:
-            # Its logs are gone where it was deleted meanwhile.
+            # If it was deleted meanwhile, its logs are gone.
             found = await self._metadata.versioned(key, Logstore)
             if found is not None and found[1] == version:
                 raise
@@ -108,11 +108,11 @@ class LogstoreReconciler:
         known = {each.id for each in made}
 
         def finish(found: Logstore | None) -> Logstore | None:
-            # Meanwhile it may have been deleted, and another of its name been made.
+            # It may have been deleted meanwhile, and another one created under its name.
             if found is None or found.is_deleting or not is_same_logstore(found, logstore):
                 return found
             new = finish_delete(finish_hand_overs(found, ends), removed)
-            # Of another one that began meanwhile the logs are not made yet.
+            # If another change began meanwhile, its logs are not created yet.
             if {each.id for each in new.shards if each.status is ShardStatus.CREATING} <= known:
                 new = finish_creation(new)
             return found if new == found else new
@@ -124,7 +124,7 @@ class LogstoreReconciler:
         await self._forget(logstore.project, logstore.name, current)
 
         def drop(found: Logstore | None) -> Logstore | None:
-            # Another of the same name may have been made since this one went.
+            # Another one of the same name may have been created since this one was removed.
             is_same = found is not None and found.shards == logstore.shards
             return None if is_same else found
 
@@ -140,8 +140,8 @@ class LogstoreReconciler:
             return await (await self._logs.open(log)).seal()
 
     async def _end(self, log: str) -> None:
-        """A log that is removed may answer for a moment still: sealed, it takes nothing from a
-        gateway that has not heard of it.
+        """Seals and removes a log. A removed log may still answer for a moment; sealed, it accepts
+        nothing from a gateway that does not know of the removal.
         """
         try:
             await self._seal(log)
@@ -154,10 +154,11 @@ class LogstoreReconciler:
             await self._logs.remove(log)
 
     async def stray_logs(self) -> list[str]:
-        """Logs of no shard: made by a gateway that was late, when their logstore had been deleted.
+        """Returns logs of no shard: a late gateway created them when their logstore had been
+        deleted.
 
-        Whoever makes a log has named it in the metadata before, and no name is given twice. So one
-        that is not named there once it was listed never will be.
+        A gateway writes a log's name to the metadata before it creates the log, and no name is used
+        twice. So a listed log that the metadata does not name will never be named.
         """
         names = [each for each in await self._logs.names(LOG_PREFIX) if is_log_name(each)]
         if not names:
@@ -167,8 +168,8 @@ class LogstoreReconciler:
         return [each for each in names if each not in known]
 
     async def remove_stray(self, log: str) -> bool:
-        """Only one that was never put to: after a mishap with the metastore, what others hold is
-        all that is left of their logstores.
+        """Removes a stray log, but only an empty one: if the metastore lost data, the logs that
+        hold records are all that is left of their logstores.
         """
         try:
             async with self._limit:
@@ -184,13 +185,13 @@ class LogstoreReconciler:
 SHARDS_AT_FIRST_MAX: Final = 128
 TTL_DAYS_MAX: Final = 3650
 SIZE_MAX: Final = 500
-"""Of a page of a list."""
+"""Limit of a page of a list."""
 _DESCRIPTION_CHARACTERS_MAX: Final = 4096
 _PAUSE: Final = Backoff(first_ms=5, longest_ms=500, jitter=1)
 
 
 class Catalog:
-    """Answers are of the metastore's state now, not of the copy; put and pull use the copy."""
+    """Answers from the metastore's present state, not from the copy; put and pull use the copy."""
 
     def __init__(
         self,
@@ -265,8 +266,8 @@ class Catalog:
         return found
 
     async def delete_project(self, name: str) -> None:
-        """Only one without logstores; who makes one meanwhile finds the project gone, or changes
-        it, so that it is looked at again.
+        """Deletes a project that has no logstores. A logstore that is created at the same time
+        changes the project, so that one of the two compare-and-sets fails.
         """
         check_stream_names(name)
         for _ in range(ATTEMPTS_MAX):
@@ -288,7 +289,7 @@ class Catalog:
         contains: str = "",
         is_seen: Callable[[Project], bool] = lambda _: True,
     ) -> tuple[int, list[Project]]:
-        """How many there are, and a page of them."""
+        """Returns how many there are, and a page of them."""
         _check_page(offset, size)
         found = [
             each
@@ -328,7 +329,7 @@ class Catalog:
         await self._settling.settle(project, name)
 
     async def _add(self, logstore: Logstore) -> None:
-        """With its project, which changes with it: else it might be deleted at the same time."""
+        """Creates it and changes its project in one step, against a concurrent deletion."""
         project, name = logstore.project, logstore.name
         for attempt in range(ATTEMPTS_MAX):
             owner = await self._metadata.versioned(project_key(project), Project)
@@ -341,7 +342,7 @@ class Catalog:
                 (project_key(project), changed, owner[1]), (logstore_key(project, name), logstore)
             ):
                 return
-            # Others make theirs in the same project.
+            # Other callers create logstores in the same project.
             await asyncio.sleep(_PAUSE.delay_s(attempt, self._environment.random))
         raise _changing(project)
 
@@ -377,7 +378,7 @@ class Catalog:
     async def logstores(
         self, project: str, *, offset: int = 0, size: int = 100, contains: str = ""
     ) -> tuple[int, list[str]]:
-        """How many there are, and a page of their names."""
+        """Returns how many there are, and a page of their names."""
         _check_page(offset, size)
         await self.project(project)
         found = [

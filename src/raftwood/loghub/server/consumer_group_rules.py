@@ -1,14 +1,15 @@
-"""Who of a consumer group has which shard: what each heartbeat leads to. No I/O, no clock.
+"""The assignment of shards to a group's consumers: what each heartbeat changes. No I/O, no clock.
 
-A shard has a holder, who may be at work on it, and an heir, who is to have it. They are the same
-while all is well. A shard moves in two steps: first it gets another heir, so that the holder is not
-told of it any more; only when the holder stops listing it, or is dead, the heir becomes holder. So
-nobody is ever told of a shard that another may still be at work on.
+A shard has a holder, the consumer that may be reading it, and an heir, the consumer that gets it
+next. They are the same while all is well. A shard moves in two steps. First it gets another heir,
+and the answers to the holder's heartbeats no longer list it. Only when the holder stops listing it,
+or is dead, the heir becomes holder. So no consumer ever receives a shard that another may still be
+reading.
 
-A shard that only can be read, and was read to its end, is over: it gets no heir. In an ordered
-group a shard that nobody has waits for every older shard that holds some of its keys; what was
-begun goes on. Older ones are found by their ranges and not by their parents' numbers, for a parent
-may be deleted while its own parent is still to be read.
+A readonly shard that was read to its end is over: it gets no heir. In an ordered group a free shard
+waits for every older shard that shares some of its keys; a shard that has a holder goes on. Older
+ones are found by their ranges and not by their parents' numbers, because a parent may be deleted
+while its own parent is still to be read.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,23 +21,23 @@ from raftwood.loghub.model import Logstore, ShardStatus
 
 NOBODY = ""
 DIFFERENCE = 2
-"""A shard moves only from who has so many more than who gets it; else moves would never end."""
+"""A shard moves only if the giver has so many more than the taker; else moves would never end."""
 
 
 class ShardTenure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who has a shard, and who is to have it."""
+    """The present and the next consumer of a shard."""
 
     holder: str
     heir: str
-    """`NOBODY` where the shard is over or deleted, and its holder has not let go yet."""
+    """`NOBODY` if the shard is over or deleted, and its holder has not let go yet."""
 
 
 Tenures = Mapping[int, ShardTenure]
-"""By shard; a shard that nobody has is not in it."""
+"""Tenures by shard; free shards are not in it."""
 
 
 class ShardFacts(msgspec.Struct, frozen=True, gc=False):
-    """What counts of a shard that consumers see."""
+    """The facts that matter here of a shard that consumers see."""
 
     id: int
     begin: str
@@ -45,11 +46,11 @@ class ShardFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """What is known of the world as a heartbeat is looked at; not all of it may be the latest."""
+    """The state that a heartbeat is judged by; parts of it may be out of date."""
 
     shards: Mapping[int, ShardFacts]
     gone: Collection[int]
-    """Shards that were deleted. A shard in neither is one that is not known of yet."""
+    """Shards that were deleted. A shard in neither collection is not known here yet."""
     alive: Collection[str]
     """All consumers that have not timed out."""
     is_ordered: bool
@@ -63,7 +64,7 @@ def facts_of(
     alive: Collection[str],
     is_ordered: bool,
 ) -> GroupFacts:
-    """`over` are the shards that the group has read to their ends."""
+    """Collects the facts; `over` are the shards that the group has read to their ends."""
     shards = {
         each.id: ShardFacts(each.id, each.begin, each.end, each.id in over)
         for each in logstore.visible()
@@ -78,7 +79,7 @@ def facts_of(
 
 
 class GroupShardState(StrEnum):
-    """How far a shard is in its group."""
+    """The state of a shard in its group."""
 
     WAIT = "wait"
     NOT_ALLOC = "not_alloc"
@@ -90,7 +91,7 @@ class GroupShardState(StrEnum):
 def after_heartbeat(
     tenures: Tenures, *, consumer: str, held: Collection[int], facts: GroupFacts
 ) -> dict[int, ShardTenure]:
-    """What holds once a consumer said all that it holds, with all that it is still ending."""
+    """Returns the tenures after a heartbeat that lists all shards the consumer holds or ends."""
     after = {
         shard: settled
         for shard, tenure in tenures.items()
@@ -99,14 +100,14 @@ def after_heartbeat(
     free = _free_shards(after, facts)
     for shard in free:
         if shard in held:
-            # It may be at work there, since before others thought it dead.
+            # It may be reading the shard since before others thought it dead.
             after[shard] = ShardTenure(consumer, consumer)
     _share_out(after, [shard for shard in free if shard not in after], facts)
     return _released(after, consumer, held)
 
 
 def told(tenures: Tenures, consumer: str) -> list[int]:
-    """The answer to a heartbeat: what the consumer has, and is to keep."""
+    """Returns the answer to a heartbeat: the shards that the consumer has and keeps."""
     return sorted(
         shard for shard, tenure in tenures.items() if tenure.holder == tenure.heir == consumer
     )
@@ -123,7 +124,7 @@ def shard_state(tenures: Tenures, shard: ShardFacts, facts: GroupFacts) -> Group
 
 
 def _settled(shard: int, tenure: ShardTenure, facts: GroupFacts) -> ShardTenure | None:
-    """Without the dead, and without an heir of what is over; None where nobody is left."""
+    """Removes dead consumers, and the heir of a shard that is over; None if no consumer is left."""
     known, heir = facts.shards.get(shard), tenure.heir
     if shard in facts.gone or (known is not None and known.is_over):
         heir = NOBODY
@@ -136,7 +137,7 @@ def _settled(shard: int, tenure: ShardTenure, facts: GroupFacts) -> ShardTenure 
 
 
 def _free_shards(tenures: Tenures, facts: GroupFacts) -> list[int]:
-    """Those that somebody could have, and nobody has."""
+    """Returns the shards that have no holder and may be read."""
     return [
         shard.id
         for shard in sorted(facts.shards.values(), key=_id)
@@ -153,8 +154,8 @@ def _is_waiting(shard: ShardFacts, facts: GroupFacts) -> bool:
 
 
 def _is_before(older: ShardFacts, shard: ShardFacts) -> bool:
-    """Whether some key has to be read there first. At any time each key belongs to one shard, so
-    that of two with a key in common the older one is an ancestor.
+    """Whether a key of the shard has to be read in the older one first. At any time each key
+    belongs to one shard, so of two shards with a key in common the older one is an ancestor.
     """
     return (
         not older.is_over
@@ -165,7 +166,7 @@ def _is_before(older: ShardFacts, shard: ShardFacts) -> bool:
 
 
 def _share_out(tenures: dict[int, ShardTenure], free: Iterable[int], facts: GroupFacts) -> None:
-    """Give what is free to who has least; then even out, with as few moves as can be."""
+    """Gives free shards to the consumers with the fewest, then evens out by few moves."""
     owned: dict[str, list[int]] = {consumer: [] for consumer in sorted(facts.alive)}
     for shard in sorted(tenures):
         if tenures[shard].heir in owned:
@@ -186,7 +187,7 @@ def _share_out(tenures: dict[int, ShardTenure], free: Iterable[int], facts: Grou
 
 
 def _cheapest(tenures: Tenures, shards: Iterable[int], *, giver: str, taker: str) -> int:
-    """First what the taker still has, then what the giver does not have yet, then the youngest."""
+    """Prefers what the taker still holds, then what the giver lacks, then the youngest."""
     return max(
         shards,
         key=lambda shard: (
@@ -200,7 +201,7 @@ def _cheapest(tenures: Tenures, shards: Iterable[int], *, giver: str, taker: str
 def _released(
     tenures: Mapping[int, ShardTenure], consumer: str, held: Collection[int]
 ) -> dict[int, ShardTenure]:
-    """What the consumer was to let go of, and lists no longer, goes to its heir."""
+    """Passes a shard to its heir if its holder was to let go and no longer lists it."""
     released: dict[int, ShardTenure] = {}
     for shard, tenure in tenures.items():
         if tenure.holder != consumer or tenure.heir == consumer or shard in held:

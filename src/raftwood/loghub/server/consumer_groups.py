@@ -1,14 +1,15 @@
-"""`ConsumerGroups`: who reads which shard of a logstore, and how far.
+"""`ConsumerGroups`: the assignment of a logstore's shards to consumers, and their checkpoints.
 
-Any gateway answers any consumer. What holds is one record in the metastore, changed by
-compare-and-set. A consumer's lease is renewed before the record is read: what the record gives it
-then cannot be taken away before the lease ends. A gateway that takes it away names in the same step
-that the consumer is dead, so that one that comes back in between is not robbed of what it was just
-given. `consumer_group_rules` decides which consumer gets what.
+Any gateway answers any consumer. The assignment is one record in the metastore, changed by
+compare-and-set. A gateway renews a consumer's lease before it reads the record: a shard that the
+record gives to the consumer then cannot be taken away before the lease ends. A gateway that takes a
+shard from a dead consumer checks in the same transaction that the consumer is still dead, so a
+consumer that comes back in between does not lose what it was just given. `consumer_group_rules`
+decides which consumer gets what.
 
-A group's record and its consumers stand below one prefix of the metastore, so that one read shows
-both as of the same moment. A consumer's key is under a lease: the store's clock decides who lives,
-and not those of gateways. `GroupMembers` keeps consumers alive while they send heartbeats;
+A group's record and its consumers stand below one prefix of the metastore, so one read shows both
+at the same moment. A consumer's key has a lease: the store's clock decides which consumers are
+alive, not the clocks of gateways. `GroupMembers` keeps consumers alive while they send heartbeats;
 `GroupProgress` knows checkpoints, and which shards are over.
 """
 
@@ -57,27 +58,27 @@ _CONSUMER_BYTES_MAX: Final = 100
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group is, and who of it has which shard."""
+    """A group's settings, and the tenures of its shards."""
 
     timeout_s: int
     is_ordered: bool
     is_deleting: bool = False
-    """Nobody sees it any more; its keys are being removed."""
+    """Clients no longer see the group; its keys are being removed."""
     over: tuple[int, ...] = ()
     """Shards that were read to their ends, in order."""
     tenures: dict[int, ShardTenure] = {}
 
 
 class MemberRecord(msgspec.Struct, frozen=True):
-    """A consumer that lives."""
+    """A live consumer."""
 
     consumer: str
     timeout_s: int
-    """Of its lease."""
+    """The timeout of its lease."""
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True):
-    """How far a shard was read, and who said so."""
+    """A shard's checkpoint, and the consumer that set it."""
 
     cursor: str
     updated_us: int
@@ -101,7 +102,7 @@ class ConsumerGroupState(msgspec.Struct, frozen=True):
 
 
 class GroupName(msgspec.Struct, frozen=True):
-    """Which group it is, and where its keys stand."""
+    """A group's name, and its keys in the metastore."""
 
     project: str
     logstore: str
@@ -135,7 +136,7 @@ def checkpoints_of(project: str, logstore: str) -> str:
 
 
 def checked_group(project: str, logstore: str, group: str) -> GroupName:
-    """`InvalidName` for what cannot be a group's name."""
+    """`InvalidName` if the name is invalid."""
     check_stream_names(project, logstore)
     return GroupName(project, logstore, checked_name("consumer group", group))
 
@@ -155,7 +156,7 @@ decode_checkpoint: Final = msgspec.json.Decoder(CheckpointRecord).decode
 
 
 def groups_in(prefix: str, entries: list[KeyEntry]) -> dict[str, ConsumerGroupState]:
-    """By name, from all keys below the prefix of a logstore's groups; not those being deleted."""
+    """Decodes all keys of a logstore's groups, by name; leaves out groups being deleted."""
     records: dict[str, KeyEntry] = {}
     members: dict[str, dict[str, GroupMember]] = {}
     for entry in entries:
@@ -177,19 +178,19 @@ def shard_of(checkpoint_key: str) -> int:
 
 
 MEMBERS_MAX: Final = 512
-"""Of a group: as many as a logstore can have shards."""
+"""Limit of one group: as many as a logstore can have shards."""
 _REMEMBERED_MAX: Final = 10_000
 
 
 class GroupMembers:
-    """Remembers leases, so that most heartbeats need not look them up."""
+    """Caches consumers' leases, so that most heartbeats need not look them up."""
 
     def __init__(self, store: MetaStore) -> None:
         self._store = store
         self._leases: dict[str, int] = {}
 
     async def renew(self, name: GroupName, consumer: str) -> int:
-        """Begin its time anew; its lease, or 0 where none is remembered that lives."""
+        """Renews a consumer's lease; returns it, or 0 if no cached lease is alive."""
         key = name.member(consumer)
         lease = self._leases.get(key, 0)
         if lease:
@@ -201,8 +202,8 @@ class GroupMembers:
         return lease
 
     async def join(self, name: GroupName, consumer: str, group: ConsumerGroupState) -> None:
-        """Remember the consumer's lease, or give it one. Somebody else may be faster: then nothing
-        is done, and the group is to be read again.
+        """Caches the consumer's lease, or grants one. If another gateway was faster, nothing is
+        done; the caller reads the group again.
         """
         key, known = name.member(consumer), group.members.get(consumer)
         timeout_s = group.record.timeout_s
@@ -220,7 +221,8 @@ class GroupMembers:
         )
         if outcome.held:
             self._remember(key, lease)
-        # What a lease does not keep alive, or no longer does, need not wait for its end.
+        # Revoke the lease that keeps no key alive, or no longer does, instead of waiting for its
+        # end.
         unused = (known.lease if known else 0) if outcome.held else lease
         if unused:
             await self._store.revoke_lease(unused)
@@ -232,12 +234,12 @@ class GroupMembers:
 
 
 _LOOKS_MAX: Final = 8
-"""At logs, for one heartbeat."""
+"""Limit of reads of logs during one heartbeat."""
 _LOOK_AGAIN_MS: Final = 3_000
 
 
 class GroupProgress:
-    """One for a gateway."""
+    """Checkpoints of consumer groups, and shards that are over. Each gateway has one."""
 
     def __init__(self, environment: Environment, metadata: Metadata, streams: Streams) -> None:
         self._environment = environment
@@ -247,14 +249,14 @@ class GroupProgress:
         """When a shard's log was last found to have something left for a group."""
 
     async def checkpoints(self, name: GroupName) -> dict[int, CheckpointRecord]:
-        """By shard, where one was ever set."""
+        """Returns the checkpoints that were ever set, by shard."""
         return {
             shard_of(entry.key): decode_checkpoint(entry.value)
             async for entry in self._metadata.entries(name.checkpoints)
         }
 
     async def over(self, name: GroupName, record: GroupRecord, logstore: Logstore) -> list[int]:
-        """The shards that are there, only can be read, and were read to their ends."""
+        """Returns the readonly shards that the group has read to their ends."""
         there = {each.id for each in logstore.shards}
         over = {shard for shard in record.over if shard in there or shard >= logstore.next_shard}
         ended = [
@@ -291,8 +293,9 @@ class GroupProgress:
         return True
 
     async def _has_nothing_left(self, shard: Shard, position: Position) -> bool:
-        """Clients set a checkpoint behind what they read: none where they find nothing, and one
-        below the end where the log ends with positions that hold no batch.
+        """Whether no batch follows a checkpoint. A client sets its checkpoint behind the last batch
+        that it read: it sets none in an empty shard, and one below the end if the log ends with
+        positions that hold no batch.
         """
         try:
             bounds = await self._streams.bounds(shard)
@@ -303,24 +306,24 @@ class GroupProgress:
 
 
 def position_of(checkpoint: CheckpointRecord | None) -> Position:
-    """Where the group goes on; what it never read it needs from the beginning."""
+    """Returns the position where the group goes on; the beginning for an unread shard."""
     if checkpoint is None or not checkpoint.cursor:
         return Position(0)
     return decode_cursor(checkpoint.cursor)
 
 
 GROUPS_MAX: Final = 64
-"""Of a logstore."""
+"""Limit of one logstore."""
 TIMEOUT_S_MAX: Final = 6 * 3600
 ATTEMPTS_MAX: Final = 30
-"""Of a change that others were faster with."""
+"""Attempts of a change while others change the record too."""
 _PAUSE: Final = Backoff(first_ms=5, longest_ms=200, jitter=1)
 _KEYS_AT_ONCE: Final = 50
-"""In one transaction."""
+"""Limit of one transaction."""
 
 
 class ConsumerGroups:
-    """One for a gateway."""
+    """The consumer groups of all logstores. Each gateway has one."""
 
     def __init__(self, environment: Environment, metadata: Metadata, streams: Streams) -> None:
         self._environment = environment
@@ -353,7 +356,7 @@ class ConsumerGroups:
                 raise InvalidParameter(
                     f"logstore {logstore} has {GROUPS_MAX} consumer groups already: delete some"
                 )
-            # A logstore that is being deleted must not get a group behind its back.
+            # A logstore that is being deleted must not get a group meanwhile.
             outcome = await self._store.transact(
                 [Compare(stream_key, stream.version), Compare(name.record, 0)],
                 [SetKey(name.record, encode(record))],
@@ -372,7 +375,7 @@ class ConsumerGroups:
         timeout_s: int | None,
         is_ordered: bool | None,
     ) -> None:
-        """A new order holds for shards that nobody has yet; what was begun goes on."""
+        """Updates a group. A new order applies to free shards; shards with a holder go on."""
         name = checked_group(project, logstore, group)
         if timeout_s is not None:
             _check_timeout(timeout_s)
@@ -398,8 +401,9 @@ class ConsumerGroups:
         raise _too_many(name)
 
     async def _remove(self, name: GroupName) -> None:
-        """All keys of a group that is being deleted; its record goes last, for whoever makes a
-        group of this name has to finish this first. Who is late finds another record, or none.
+        """Removes all keys of a group that is being deleted. Its record goes last: a gateway that
+        creates a group of this name must finish the removal first, and a late gateway then finds
+        another record, or none.
         """
         found = await self._store.get(name.record)
         if found is None or not decode_record(found.value).is_deleting:
@@ -417,8 +421,8 @@ class ConsumerGroups:
             )
 
     async def delete_all(self, project: str, logstore: str, current: Compare) -> None:
-        """All that is kept of the groups of a logstore that is marked as deleted, as long as that
-        is its current value: another of its name has groups of its own.
+        """Removes all keys of the groups of a deleted logstore, as long as `current` is the
+        logstore's value: another logstore of the same name has groups of its own.
         """
         for prefix in (groups_of(project, logstore), checkpoints_of(project, logstore)):
             keys = [entry.key async for entry in self._metadata.entries(prefix)]
@@ -443,7 +447,7 @@ class ConsumerGroups:
     async def heartbeat(
         self, project: str, logstore: str, group: str, *, consumer: str, held: Sequence[int]
     ) -> list[int]:
-        """What the consumer has from now on; it holds what it lists, also while it is ending it."""
+        """Returns the consumer's shards. It holds all that it lists, also those it is ending."""
         name = checked_group(project, logstore, group)
         check_consumer(consumer)
         listed = frozenset(held)
@@ -464,7 +468,7 @@ class ConsumerGroups:
     async def _changed(
         self, name: GroupName, found: ConsumerGroupState, consumer: str, held: Collection[int]
     ) -> Tenures | None:
-        """What holds after the heartbeat; None where somebody else was faster."""
+        """Returns the tenures after the heartbeat; None if another gateway was faster."""
         logstore = await self._streams.logstore(name.project, name.logstore)
         record = found.record
         holders = {tenure.holder for tenure in record.tenures.values()}
@@ -507,7 +511,7 @@ class ConsumerGroups:
         consumer: str,
         is_forced: bool,
     ) -> None:
-        """`ConsumerMismatch` where the consumer does not have the shard, unless it is forced."""
+        """Sets a checkpoint; `ConsumerMismatch` without the shard, unless it is forced."""
         name = checked_group(project, logstore, group)
         if consumer or not is_forced:
             check_consumer(consumer)
@@ -538,7 +542,7 @@ class ConsumerGroups:
     async def checkpoints(
         self, project: str, logstore: str, group: str, *, shard: int | None
     ) -> list[GroupCheckpoint]:
-        """Of each shard, in order; of one, if it is named."""
+        """Returns the checkpoint of each shard, in order, or of the one that is named."""
         name = checked_group(project, logstore, group)
         await self._record(name)
         if shard is not None:
@@ -551,7 +555,7 @@ class ConsumerGroups:
         return [_checkpoint(each, found.get(each)) for each in wanted]
 
     async def required_positions(self, project: str, logstore: str) -> dict[int, RequiredPosition]:
-        """By shard; none where nobody is registered."""
+        """Returns the slowest group's position by shard; empty if there are no groups."""
         groups = await self._groups(project, logstore)
         stream = await self._streams.logstore(project, logstore)
         required: dict[int, RequiredPosition] = {}
@@ -584,7 +588,7 @@ class ConsumerGroups:
         return record, stored.version
 
     async def _no_group(self, name: GroupName) -> ConsumerGroupNotFound:
-        """Where the logstore is missing too, its own error is raised."""
+        """Returns the error to raise; if the logstore is missing too, raises that error."""
         await self._streams.shards(name.project, name.logstore)
         return ConsumerGroupNotFound(
             f"there is no consumer group {name.group} in logstore {name.logstore}: create it"
@@ -616,7 +620,7 @@ def _checkpoint(shard: int, found: CheckpointRecord | None) -> GroupCheckpoint:
 
 
 def _gone(before: GroupRecord, after: GroupRecord, logstore: Logstore) -> list[int]:
-    """Shards that the group knew, and that are deleted: nobody needs their checkpoints."""
+    """Returns shards that the group knew and that are deleted: their checkpoints can be removed."""
     known = {*before.over, *before.tenures}.difference(after.over, after.tenures)
     there = {each.id for each in logstore.shards}
     gone = [each for each in known if each not in there and each < logstore.next_shard]

@@ -1,4 +1,4 @@
-"""HTTP bodies by their Content-Encoding: unpacked within a bound, whatever they claim."""
+"""HTTP bodies by their Content-Encoding: unpacked within a bound, whatever their headers claim."""
 
 import zlib
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from raftwood.net.listeners import FairScheduler
 
 GZIP: Final = 16 + zlib.MAX_WBITS
 _PART_BYTES: Final = 1 << 20
-"""Unpacked in one go. Each piece of input counts in it too, for it is work by itself."""
+"""Unpacked in one step. Each piece of input counts in it too, because it costs work by itself."""
 _PIECE_BYTES: Final = 16 << 10
-"""Read in one go: behind each gzip member zlib copies what it was given and has not read."""
+"""Read in one step: after each gzip member zlib copies the input that it has not read."""
 _ZSTD_WINDOW_MAX: Final = 8 << 20
-"""A frame may ask for a window of gigabytes."""
+"""Without this limit a frame could demand a window of gigabytes."""
 
 
 def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
-    """A body by its Content-Encoding: gzip, deflate, zstd or none.
+    """Unpacks a body by its Content-Encoding: gzip, deflate, zstd or none.
 
-    `BatchTooLarge` where it would get larger than the bound.
+    `BatchTooLarge` if it would exceed the bound.
     """
     match encoding.strip().lower():
         case "" | "identity":
@@ -47,7 +47,7 @@ def unpacked(body: Buffer, encoding: str, *, bytes_max: int) -> Buffer:
 async def unpacked_in_turns(
     body: Buffer, encoding: str, turns: FairScheduler, long_work: LongWork, *, bytes_max: int
 ) -> Buffer:
-    """As `unpacked`; what takes long waits for its turns, or is done beside the loop."""
+    """Like `unpacked`; long work waits for its turns, or runs beside the loop."""
     window_bits = {"gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}.get(
         encoding.strip().lower()
     )
@@ -58,7 +58,7 @@ async def unpacked_in_turns(
 
 
 def inflate(body: Buffer, window_bits: int = zlib.MAX_WBITS, *, bytes_max: int) -> bytes:
-    """zlib's formats; a body of several gzip members is unpacked whole."""
+    """Unpacks zlib's formats; a body of several gzip members is unpacked whole."""
     return b"".join(inflated(body, window_bits, bytes_max=bytes_max))
 
 
@@ -73,7 +73,7 @@ async def inflate_in_turns(
 
 
 def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterator[bytes]:
-    """As `inflate`, part by part, each of which takes a millisecond or two."""
+    """Like `inflate`, in parts, each of which takes a millisecond or two."""
     view, at, left = memoryview(body), 0, bytes_max
     parts: list[bytes] = []
     work = 0
@@ -83,7 +83,7 @@ def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterat
             unpacker = zlib.decompressobj(window_bits)
         piece = view[at : at + _PIECE_BYTES]
         try:
-            # One byte more than is left tells a body that is too large.
+            # One byte more than is left reveals a body that is too large.
             part = unpacker.decompress(piece, min(left + 1, _PART_BYTES))
         except zlib.error as error:
             raise InvalidInput("the body is not compressed as its headers say") from error
@@ -102,7 +102,7 @@ def inflated(body: Buffer, window_bits: int = GZIP, *, bytes_max: int) -> Iterat
 
 
 def _zstd_bytes(body: Buffer, bytes_max: int) -> int:
-    """The most bytes that unpacking may read or write."""
+    """Returns the most bytes that unpacking may read or write."""
     try:
         declared = zstandard.frame_content_size(body)
     except zstandard.ZstdError:
@@ -111,7 +111,7 @@ def _zstd_bytes(body: Buffer, bytes_max: int) -> int:
 
 
 def unpack_zstd(body: Buffer, *, bytes_max: int) -> bytes:
-    """One zstd frame, with or without its size."""
+    """Unpacks one zstd frame, with or without its size."""
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     try:
         declared = zstandard.frame_content_size(body)
@@ -129,7 +129,7 @@ def _streamed(unpacker: zstandard.ZstdDecompressor, body: Buffer, bytes_max: int
         size = len(reader.read(bytes_max + 1))
     if size > bytes_max:
         raise too_large(bytes_max)
-    # Whether the frame is whole only this tells, which in turn must know the size.
+    # Only this call checks that the frame is complete, and it must know the size.
     return unpacker.decompress(body, max_output_size=max(1, size), allow_extra_data=False)
 
 

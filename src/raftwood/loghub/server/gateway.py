@@ -1,7 +1,7 @@
-"""`Gateway`: all that a gateway is made of, over the metastore and the logs handed in.
+"""`Gateway`: all parts of a gateway, over a metastore and logs that the caller passes in.
 
-No gateway is special: what they agree on is in the metastore, what they serve is in the logs.
-`ControlService` carries out the calls that change or list things, each for the roles that may.
+No gateway is special: their shared state is in the metastore, the records are in the logs.
+`ControlService` carries out the calls that change or list things, after a check of the key's role.
 """
 
 from collections.abc import Collection, Sequence
@@ -62,11 +62,11 @@ _READERS: Final = (
     Heartbeat,
     SetCheckpoint,
 )
-"""Who reads also says how far."""
+"""Calls that a reader may make: readers set checkpoints too."""
 
 
 class ConsumerGroupCalls(Protocol):
-    """What is asked of consumer groups."""
+    """What `ControlService` needs of consumer groups."""
 
     async def create(
         self, project: str, logstore: str, group: str, *, timeout_s: int, is_ordered: bool
@@ -105,7 +105,7 @@ class ConsumerGroupCalls(Protocol):
 
 
 class ControlService:
-    """Every protocol that a gateway speaks comes here with these calls."""
+    """Carries out the control calls of all protocols."""
 
     def __init__(self, catalog: Catalog, streams: Streams, groups: ConsumerGroupCalls) -> None:
         self._catalog = catalog
@@ -115,18 +115,18 @@ class ControlService:
     async def _truncate(
         self, project: str, logstore: str, shard: int, before: Position
     ) -> Position:
-        """Never past the slowest registered reader; the first position after it."""
+        """Truncates, but not past the slowest registered reader; returns the first that is left."""
         required = (await self._groups.required_positions(project, logstore)).get(shard)
         if required is not None:
             before = min(before, Position(required.position))
         return await self._streams.truncate_shard(project, logstore, shard, before)
 
     async def carry_out(self, key: AccessKey, control: AnyControl) -> Any:
-        """As the call's `answer` says."""
+        """Carries out a call; returns the type that its `answer` names."""
         if isinstance(control, ListProjects):
             return await self._list_projects(key, control)
         if isinstance(control, CreateProject | DeleteProject):
-            # A right in one project says nothing of the next one of that name.
+            # A role in the deleted project must not count in a later one of its name.
             check_role(key, EVERYWHERE, AccessRole.ADMIN)
         else:
             needed = AccessRole.READER if isinstance(control, _READERS) else AccessRole.ADMIN
@@ -229,13 +229,13 @@ class ControlService:
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
-"""What a log takes at once."""
+"""Limit of one entry of a log."""
 DECODING: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
 """A piece is a slice of a request, which takes a millisecond or two."""
 
 
 class Gateway:
-    """Use `start`, and `close` when done; metastore and logs stay their owner's."""
+    """Call `start` first, and `close` when done; the owners of metastore and logs close them."""
 
     def __init__(
         self,
@@ -289,8 +289,8 @@ class Gateway:
 
     @cached_property
     def decoding(self) -> FairScheduler:
-        """Of all requests that are decoded, a slice at a time: however many there are at once, a
-        turn of the loop does a few slices.
+        """Schedules the decoding of all requests, a slice at a time: however many requests there
+        are, a turn of the loop decodes only a few slices.
         """
         return FairScheduler(DECODING)
 
@@ -307,11 +307,11 @@ class Gateway:
         await self.retention.forget(project, logstore, current)
 
     async def control(self, key: AccessKey, control: AnyControl) -> Any:
-        """Carry out a call that changes or lists something, if the key may."""
+        """Carries out a call that changes or lists something, if the key may."""
         return await self._controls.carry_out(key, control)
 
     async def describe(self, project: str, logstore: str) -> list[ShardDetail]:
-        """Each shard, what it holds, and who needs it."""
+        """Returns for each shard the range of its records and the reader that it waits for."""
         required = await self.groups.required_positions(project, logstore)
         found = []
         for shard in await self.streams.shards(project, logstore):

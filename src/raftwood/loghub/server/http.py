@@ -1,10 +1,10 @@
-"""The front of a gateway's HTTP port: finds the route, lets in, answers.
+"""The front of a gateway's HTTP port: finds the route, authenticates, answers.
 
     front = HttpFront(environment, [sls, otlp], metrics=metrics)
     listener = await HttpListener.start(front, "127.0.0.1:8080", HttpLimits())
 
-Plain ASGI, without a framework's requests: puts and pulls come through here. A way in over HTTP is
-a `RouteGroup`, with its own login and its own errors:
+It is plain ASGI, because the request objects of a framework would slow puts and pulls down. A way
+in over HTTP is a `RouteGroup`, with its own login and its own errors:
 
     class Lines:                                   # a RouteGroup
         name = "lines"
@@ -17,9 +17,9 @@ a `RouteGroup`, with its own login and its own errors:
             ...
             return HttpResponse(status=204)
 
-An `HttpRequest` is parsed when asked for, its body read within bounds. `key_of_authorization` is
-for keys that are sent with their secret; SLS clients sign instead. For what a key may do see
-`access.check_role`.
+An `HttpRequest` is parsed on demand, and its body is read within bounds. `key_of_authorization` is
+for keys that are sent with their secret; SLS clients sign instead. `access.check_role` checks what
+a key may do.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def _nobody_asks() -> None:
 
 
 class ByteBudget:
-    """How much the bodies of all requests under way may take together."""
+    """Limits the memory of the bodies of all requests under way."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -79,7 +79,7 @@ class ByteBudget:
 
 
 class HttpRequest:
-    """One request; `key` is who sent it, once that was shown."""
+    """One request; `key` is its access key, once it is authenticated."""
 
     __slots__ = (
         "_budget",
@@ -113,12 +113,12 @@ class HttpRequest:
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
         self.headers = headers
-        """By name in lower case; of a header that came twice the last one."""
+        """Headers by name in lower case; if a header was sent twice, the last one."""
         client = scope.get("client")
         self.client: str = client[0] if client else ""
-        """The address of who connected, be it a proxy."""
+        """The address of the peer, which may be a proxy."""
         self.project = project
-        """From the Host header; empty where it names none."""
+        """The project of the Host header; empty if it names none."""
         self.key: AccessKey | None = None
         self._receive = receive
         self._budget = budget
@@ -128,24 +128,24 @@ class HttpRequest:
         self.authenticated: Callable[[], None] = scope.get("extensions", {}).get(
             AUTHENTICATED, _nobody_asks
         )
-        """To be called once it is known who sends it."""
+        """To be called once the request is authenticated."""
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Of the query, decoded; `InvalidParameter` where one is given twice."""
+        """Returns the decoded query; `InvalidParameter` if a parameter is given twice."""
         if self._parameters is None:
             self._parameters = _parsed(self.query_string) if self.query_string else {}
         return self._parameters
 
     def header(self, name: bytes) -> str:
-        """A header's text, empty where there is none."""
+        """Returns a header's text; empty if there is none."""
         return self.headers.get(name, b"").decode("latin-1")
 
     async def body(self, *, bytes_max: int) -> bytes:
-        """The body as it came; `BatchTooLarge` before anything above the bound is held."""
+        """Reads the body as sent; `BatchTooLarge` before anything above the bound is held."""
         declared = self.headers.get(b"content-length")
         if declared is not None:
-            # The parser let only a number pass.
+            # The HTTP parser accepts only a number here.
             self._check(int(declared), bytes_max)
         parts: list[bytes] = []
         size = 0
@@ -173,8 +173,8 @@ class HttpRequest:
         return self._has_more and not is_empty
 
     async def drop_body(self, *, bytes_max: int) -> None:
-        """Read what was not read, and keep none of it: a client that still sends when it is refused
-        would else find the connection cut, and not read why.
+        """Reads and drops the rest of the body: a client that still sends when it is refused would
+        otherwise find the connection cut, and not read the reason.
         """
         headers = self.headers
         if b"expect" in headers:
@@ -187,7 +187,7 @@ class HttpRequest:
             left -= len(await self._part())
 
     async def unless_gone(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """What comes of long work, which ends with `ConnectionLost` once the client went away."""
+        """Returns the result of long work; ends it with `ConnectionLost` if the client is gone."""
         working = asyncio.create_task(work)
         leaving = asyncio.create_task(self._left())
         try:
@@ -213,12 +213,12 @@ class HttpRequest:
         return part
 
     def reserve(self, size: int) -> None:
-        """Account for what a body is unpacked to, or an answer takes until it is sent."""
+        """Accounts for an unpacked body, or for an answer until it is sent."""
         self._budget.take(size)
         self._taken += size
 
     def release(self) -> None:
-        """The request is answered."""
+        """Releases what was reserved; the request is answered."""
         self._budget.give_back(self._taken)
         self._taken = 0
 
@@ -245,42 +245,43 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class HttpResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is sent back; the length and the request's id are added by the front."""
+    """An answer; the front adds its length and the request's id."""
 
     status: int = 200
     body: Buffer = b""
     content_type: bytes = b"application/json"
     headers: Headers = ()
-    """Names in lower case, as some clients need them."""
+    """Names are in lower case, because some clients need them so."""
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpRoute(msgspec.Struct, frozen=True):
-    """One call; its name stands in metrics, so that there are few of them."""
+    """One call; its name is a label of metrics, so there must be few names."""
 
     name: str
     handle: Handler
 
 
 class RouteGroup(Protocol):
-    """One way in."""
+    """The routes of one way in."""
 
     @property
     def name(self) -> str: ...
 
     def find(self, method: str, path: str) -> HttpRoute | None:
-        """None where the path belongs to somebody else. For one of its own that does not exist, or
-        not with the method, a route that raises."""
+        """Returns None if the path belongs to another group. If the path is its own, but unknown or
+        without the method, returns a route that raises.
+        """
         ...
 
     def authenticate(self, request: HttpRequest) -> AccessKey | None:
-        """By the headers, before a byte of the body is read; None where anybody may come in."""
+        """Authenticates by the headers, before the body is read; None if no login is needed."""
         ...
 
     def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:
-        """The error as the clients of this way in expect it."""
+        """Encodes an error as the clients of this way in expect it."""
         ...
 
 
@@ -288,9 +289,10 @@ _ADDRESS: Final = re.compile(r"\[.*|\d{1,3}(?:\.\d{1,3}){3}(?::\d*)?")
 
 
 def project_of_host(host: str, endpoints: Collection[str] = ()) -> str:
-    """The project, or nothing for a bare address or one of the gateway's own names (`endpoints`).
+    """Returns the project of a Host header; empty for an address, or a name of the gateway
+    (`endpoints`).
 
-    Of a name that is not known to be the gateway's the first label is the project.
+    The first label of any other name is the project.
     """
     if _ADDRESS.fullmatch(host):
         return ""
@@ -308,7 +310,7 @@ FindKey = Callable[[str], AccessKey | None]
 
 
 def key_of_authorization(request: HttpRequest, find: FindKey) -> AccessKey:
-    """The key of `Authorization: Basic base64(id:secret)` or `Bearer id:secret`."""
+    """Returns the key of `Authorization: Basic base64(id:secret)` or `Bearer id:secret`."""
     scheme, _, rest = request.header(b"authorization").partition(" ")
     name, _, secret = _credentials(scheme.lower(), rest.strip()).partition(":")
     key = find(name)
@@ -358,16 +360,16 @@ async def _no_body() -> MutableMapping[str, Any]:
 
 
 class FrontLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What all requests under way may take together."""
+    """Limits of all requests under way together."""
 
     requests_max: int = 4096
     body_bytes_max: int = 256 << 20
     dropped_bytes_max: int = 32 << 20
-    """Of one body that is refused: it is read and thrown away, so that the client reads why."""
+    """Limit of one refused body: it is read and dropped, so that the client reads the reason."""
 
 
 class HttpFront:
-    """An ASGI application over groups of routes; the first group that knows a path has it."""
+    """An ASGI application over groups of routes; the first group that knows a path handles it."""
 
     def __init__(
         self,
@@ -412,7 +414,7 @@ class HttpFront:
             if answer.status >= 400 and request.has_unread_body:
                 await self._drop_body(request)
                 if request.has_unread_body:
-                    # The listener throws away some more of it, so that the client reads why.
+                    # The listener drops some more of it, so that the client reads the reason.
                     answer = msgspec.structs.replace(answer, headers=(*answer.headers, _CLOSE))
             elapsed_ns = clock.monotonic_ns() - began_ns
             self._count(f"{group.name}_{route.name}", answer.status, elapsed_ns)
@@ -424,7 +426,7 @@ class HttpFront:
     def explain(
         self, scope: MutableMapping[str, Any], status: int, message: str
     ) -> tuple[bytes, bytes]:
-        """What the listener answers itself (`net.http_listener.Explain`), as the way in would."""
+        """Formats an error of the listener (`net.http_listener.Explain`), as the way in would."""
         request = HttpRequest(
             {"method": "", "path": "/", "query_string": b"", **scope},
             _no_body,
@@ -493,8 +495,8 @@ class HttpFront:
 
 
 def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """A header that says who asks for what, and is given twice: a proxy in between might take the
-    one, and the gateway the other.
+    """Returns the name of a routing or login header that is given twice: a proxy might use one
+    value, and the gateway the other.
     """
     found: set[bytes] = set()
     for name, _ in headers:
@@ -515,8 +517,8 @@ async def _send(send: Send, answer: HttpResponse, request_id: str) -> None:
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     body: Buffer = answer.body
     if len(body) > _CHUNK_BYTES:
-        # Each waits until most of what came before is read, so that an answer is accounted for as
-        # long as it is held.
+        # Each send waits until most of the previous part is read, so the answer stays accounted for
+        # as long as it is held.
         view = memoryview(body)
         for start in range(0, len(body) - _CHUNK_BYTES, _CHUNK_BYTES):
             part = view[start : start + _CHUNK_BYTES]

@@ -1,11 +1,12 @@
-"""`IdempotentPuts`: batches that producers number, each for a log that they name.
+"""`IdempotentPuts`: puts of numbered batches, each for a log that the producer names.
 
-So a producer can send a batch as often as it takes, by any gateway, and have it once: it is in the
-log that was named, or nowhere. A log that has ended takes nothing more for ever, so that a copy
-which comes late is refused as well.
+A producer can send such a batch as often as needed, through any gateway, and it is stored once: in
+the named log, or nowhere. A log that has ended refuses batches for ever, so a late copy is refused
+as well.
 
-A producer that has lost what it had named has its batch looked for: in every log that its key's
-batches went to, from the oldest on, and it is stored only where the key's batches go now.
+
+If a producer has lost the log's name, the gateway looks for its batch in every log that the key's
+batches went to, from the oldest on, and stores it only where the key's batches go now.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,11 @@ from raftwood.loghub.server.streams import PutResult, Streams
 from raftwood.loghub.shards import lineage_of_key, shard_of_key, writable_shards
 
 ROUNDS_MAX: Final = 10
-"""Of walks along a key's shards, while these are split and merged all the time."""
+"""Limit of walks along a key's shards, while these are split and merged all the time."""
 
 
 class IdempotentPuts:
-    """One for a gateway."""
+    """Numbered puts. Each gateway has one."""
 
     def __init__(
         self, streams: Streams, catalog: Catalog, settling: LogstoreReconciler, logs: Logs
@@ -38,10 +39,10 @@ class IdempotentPuts:
         self._logs = logs
 
     async def shard(self, project: str, logstore: str, key: str) -> tuple[Logstore, Shard]:
-        """Where a key's batches go now, as far as is known here."""
+        """Returns the shard that takes a key's batches now, by the copy of the metadata."""
         known = await self._streams.logstore(project, logstore)
         if not writable_shards(known):
-            known = await self._settled(project, logstore)  # it was just being made
+            known = await self._settled(project, logstore)  # it was just being created
         return known, shard_of_key(known, key)
 
     async def put(
@@ -55,10 +56,10 @@ class IdempotentPuts:
         producer: bytes,
         sequence: int,
     ) -> PutResult:
-        """Durable when it returns, in this log of this shard.
+        """Stores the batch in this log of this shard; it is durable on return.
 
-        `ShardReadonly` where that takes no more, or is the shard's log no more: the batch is not
-        there, nor ever will be.
+        `ShardReadonly` if the log takes no more, or is no longer the shard's: the batch is not in
+        it and never will be.
         """
         pieces = self._streams.encoded(batch)
         if not await self._is_of(project, logstore, shard, log):
@@ -70,7 +71,7 @@ class IdempotentPuts:
             project, logstore, shard, log, pieces, producer=producer, sequence=sequence
         )
         if position is None:
-            # Whoever asks next where the key goes must not be sent here again.
+            # The producer asks for the key's shard next, and must not be sent here again.
             await self._settling.settle(project, logstore)
             raise ShardReadonly(
                 f"shard {shard} of logstore {logstore} was split, merged or deleted, and nothing "
@@ -89,16 +90,17 @@ class IdempotentPuts:
         producer: bytes,
         sequence: int,
     ) -> PutResult:
-        """Where the batch stands, if it was ever stored under this key; else it is stored now.
+        """Returns where the batch is, if it was ever stored under this key; else stores it now.
 
-        Shards that were deleted since, and logstores, took what they had with them.
+        Batches in shards and logstores that were deleted since are gone with them.
         """
         pieces = self._streams.encoded(batch)
         known = await self._streams.logstore(project, logstore)
         lacking: set[str] = set()
-        """Logs that do not have it, nor ever will."""
+        """Logs that do not have the batch and never will."""
         for _ in range(ROUNDS_MAX):
-            # The oldest first: only the last of them can take what the others turn out to have.
+            # The oldest first: the last one stores the batch anew, so the others, which may have
+            # it, come before.
             for shard in lineage_of_key(known, key):
                 if shard.log in lacking:
                     continue
@@ -132,7 +134,7 @@ class IdempotentPuts:
         producer: bytes,
         sequence: int,
     ) -> Position | None:
-        """None where the log does not have it, nor ever will: it has ended, or is gone."""
+        """Returns None if the log, ended or gone, does not have the batch and never will."""
         try:
             opened = await self._logs.open(log)
             return await opened.append(pieces, producer=producer, sequence=sequence)
@@ -141,7 +143,7 @@ class IdempotentPuts:
         except NotFound as error:
             known = await self._settling.settle(project, logstore)
             if known is not None and _has(known, shard, log):
-                # It may have the batch: to look elsewhere could store it twice.
+                # It may have the batch: storing it elsewhere could store it twice.
                 raise Unavailable(
                     f"the log of shard {shard} of logstore {logstore} cannot be found, though it "
                     "was not deleted: try again in a moment"
@@ -149,7 +151,7 @@ class IdempotentPuts:
             return None
 
     async def _is_of(self, project: str, logstore: str, shard: int, log: str) -> bool:
-        """By what is known, else looked up: it may be new."""
+        """Checks the copy of the metadata, then the metastore: the shard may be new."""
         known = await self._streams.logstore(project, logstore)
         if _has(known, shard, log):
             return True

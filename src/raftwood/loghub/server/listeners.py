@@ -1,4 +1,4 @@
-"""A gateway's ports beside RPC: HTTP with all groups of routes, and the servers on sockets.
+"""A gateway's ports beside RPC: HTTP with all groups of routes, and the socket servers.
 
 `serve_http` opens the HTTP port; `SocketWays` opens those of syslog and Fluent Forward.
 """
@@ -61,11 +61,11 @@ class Documents:
 
 
 _SIGNED: Final = ("log", "sls", "acs")
-"""How the schemes of SLS's logins begin."""
+"""How the authentication schemes of SLS begin."""
 
 
 class RootRoutes:
-    """Which of the two is meant the login tells: SLS's clients sign, others send their key."""
+    """Routes `GET /` by the login: SLS's clients sign, others send their key."""
 
     name: ClassVar[str] = "root"
 
@@ -101,7 +101,7 @@ def http_groups(
     *,
     sls: RouteGroup,
 ) -> list[RouteGroup]:
-    """For `HttpFront`, in this order; SLS's own routes among them."""
+    """Returns the groups for `HttpFront`, in this order; SLS's own routes among them."""
     putting = SectionWriter(environment, gateway)
     elasticsearch = ElasticsearchRoutes(gateway, putting, settings, limits)
     return [
@@ -115,7 +115,7 @@ def http_groups(
 
 
 class SocketWays:
-    """Syslog and Fluent, where the settings give them an address; `close` when done."""
+    """Syslog and Fluent, if the settings give them an address; `close` when done."""
 
     def __init__(self, syslog: SyslogServer, fluent: FluentServer, tls: ServerTls | None) -> None:
         self.syslog = syslog
@@ -169,7 +169,7 @@ async def serve_http(
     connections: ConnectionSettings = ConnectionSettings(),  # noqa: B008
     tls: ssl.SSLContext | None = None,
 ) -> HttpListener:
-    """Listen on `settings.http_listen`."""
+    """Listens on `settings.http_listen`."""
     sls = SlsRoutes(
         environment, gateway, body_bytes_max=settings.body_bytes_max, bounds=ways_in.bounds
     )

@@ -11,18 +11,18 @@ from typing import Final, TypeVar
 from raftwood.base.environment import Environment
 
 ON_LOOP_BYTES_MAX: Final = 1 << 20
-"""The loop works on it for a millisecond or two; a thread costs more than that for less."""
+"""The loop takes a millisecond or two for this much; below it a thread costs more."""
 T = TypeVar("T")
 
 
 class LongWork:
-    """Does a gateway's long work."""
+    """Runs a gateway's long work."""
 
     def __init__(self, environment: Environment) -> None:
         self._compute = environment.compute
 
     async def do(self, work: Callable[[], T], *, size: int) -> T:
-        """The result of pure work on `size` bytes that nobody changes meanwhile."""
+        """Returns the result of pure work on `size` bytes that must not change meanwhile."""
         if size <= ON_LOOP_BYTES_MAX:
             return work()
         done: T = await self._compute(work)

@@ -1,7 +1,7 @@
 """`Metadata`: LogHub's part of the metastore, with a copy in memory of what every request needs.
 
-The copy is what a watch tells, so it may be somewhat behind. Nothing relies on it being fresh: what
-it lacks is looked up, and a shard that was split in the meantime refuses what is put to it.
+A watch maintains the copy, so it may lag behind. Nothing relies on a fresh copy: what it lacks is
+looked up, and a shard that was split in the meantime refuses puts.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from raftwood.base.seams import Compare, KeyChange, KeyEntry, MetaStore, SetKey,
 from raftwood.loghub.model import AccessKey, Logstore, Project
 
 COPIED: Final = "loghub/catalog/"
-"""Below this, all is copied."""
+"""All keys below this prefix are copied."""
 PROJECTS: Final = f"{COPIED}project/"
 LOGSTORES: Final = f"{COPIED}logstore/"
 KEYS: Final = f"{COPIED}key/"
 ATTEMPTS_MAX: Final = 50
-"""Of a change that others were faster with."""
+"""Limit of attempts of a change while others change the value too."""
 _PAGE: Final = 1000
 _PAUSE_S: Final = 0.5
 
@@ -56,7 +56,7 @@ def access_key_key(number: str) -> str:
 
 
 class Metadata:
-    """Use `start`, and `close` when done; the store is its owner's."""
+    """Call `start` first, and `close` when done; the owner of the store closes it."""
 
     def __init__(self, store: MetaStore) -> None:
         self.store = store
@@ -65,7 +65,7 @@ class Metadata:
         self._version = 0
         self._watching: asyncio.Task[None] | None = None
         self.is_fresh = False
-        """Whether the watch answered when it was last heard of."""
+        """Whether the watch answered the last time."""
 
     async def start(self) -> None:
         await self._copy_all()
@@ -79,7 +79,7 @@ class Metadata:
     # The copy
 
     def copy(self, key: str, kind: type[_Value]) -> _Value | None:
-        """As last heard."""
+        """Returns the value of a key in the copy."""
         found = self._copies.get(key)
         if found is None:
             return None
@@ -87,7 +87,7 @@ class Metadata:
         return found[0]
 
     def copies(self, prefix: str, kind: type[_Value]) -> list[_Value]:
-        """All that are known below a prefix, in order of their keys."""
+        """Returns all copied values below a prefix, in order of their keys."""
         found = []
         for key in sorted(each for each in self._copies if each.startswith(prefix)):
             value = self._copies[key][0]
@@ -97,7 +97,7 @@ class Metadata:
 
     @contextmanager
     def heard(self, key: str, listener: Callable[[], None]) -> Iterator[None]:
-        """Meanwhile, `listener` is called when the copy of a key has changed."""
+        """Calls `listener` when the copy of a key changes, for the duration of the block."""
         listeners = self._listeners.setdefault(key, [])
         listeners.append(listener)
         try:
@@ -116,16 +116,16 @@ class Metadata:
             listener()
 
     async def fresh(self, key: str, kind: type[_Value]) -> _Value | None:
-        """As it is now."""
+        """Reads the present value from the store."""
         found = await self.versioned(key, kind)
         return None if found is None else found[0]
 
     async def versioned(self, key: str, kind: type[_Value]) -> tuple[_Value, int] | None:
-        """As it is now, and the version of it."""
+        """Reads the present value and its version from the store."""
         before = self._copies.get(key)
         found: Versioned | None = await self.store.get(key)
         if found is None:
-            if self._copies.get(key) is before:  # else it was heard of since
+            if self._copies.get(key) is before:  # else the watch has brought a newer one
                 self._keep(key, None)
             return None
         learned = self._learn(key, found.value, found.version)
@@ -136,10 +136,10 @@ class Metadata:
     def _learn(
         self, key: str, data: bytes, version: int, *, is_told: bool = False
     ) -> tuple[msgspec.Struct, int] | None:
-        """The newest value that was heard of; None for a key that only newer programs know.
+        """Returns the newest known value; None for a key that only newer programs know.
 
-        An answer that is older than what the watch has told (`is_told`) may be of a key that was
-        removed since, and is not kept: else a key that was revoked would stay valid for ever.
+        `is_told` marks values of the watch. An answer that is older than the watch may be of a key
+        that was removed since, and is not kept: else a revoked key would stay valid for ever.
         """
         known = self._copies.get(key)
         if known is not None and known[1] >= version:
@@ -162,10 +162,10 @@ class Metadata:
     async def change(
         self, key: str, kind: type[_Value], change: Callable[[_Value | None], _Value | None]
     ) -> _Value | None:
-        """Let `change` make a new value of the one that is there; None removes it.
+        """Replaces a value by the result of `change`; None removes it.
 
-        It may be asked several times, where others change the value as well. What it raises is
-        raised; where it answers the same value again, nothing is written.
+        `change` may run several times, if others change the value as well. Its errors are raised;
+        if it returns the same value, nothing is written.
         """
         for _ in range(ATTEMPTS_MAX):
             found = await self.versioned(key, kind)
@@ -182,7 +182,7 @@ class Metadata:
         raise Unavailable(f"{key} is changed by too many at a time: try again")
 
     async def remove(self, key: str, *, version: int) -> bool:
-        """Whether it still was of that version, and is gone."""
+        """Removes a key if it has this version; returns whether it did."""
         written = await self.store.compare_and_set(key, None, version=version)
         if written is not None:
             self._wrote(key, None, written)
@@ -191,7 +191,7 @@ class Metadata:
     async def set_both(
         self, known: tuple[str, msgspec.Struct, int], new: tuple[str, msgspec.Struct]
     ) -> bool:
-        """Change a value (key, value, version) and make another (key, value), both or none."""
+        """Changes a value (key, value, version) and creates another (key, value), both or none."""
         (key, value, version), (new_key, new_value) = known, new
         outcome = await self.store.transact(
             [Compare(key, version), Compare(new_key, 0)],
@@ -210,7 +210,7 @@ class Metadata:
         self._keep(key, None if value is None else (value, version))
 
     async def entries(self, prefix: str) -> AsyncIterator[KeyEntry]:
-        """All below a prefix, as it is now, in order."""
+        """Yields all entries below a prefix, as they are now, in order."""
         start = ""
         while True:
             page = await self.store.range(prefix=prefix, start=start, limit=_PAGE)
@@ -221,7 +221,7 @@ class Metadata:
             start = page.next_start
 
     async def list(self, prefix: str, kind: type[_Value]) -> list[_Value]:
-        """All values below a prefix, as they are now."""
+        """Returns all values below a prefix, as they are now."""
         found = []
         async for entry in self.entries(prefix):
             learned = self._learn(entry.key, entry.value, entry.version)
@@ -255,7 +255,7 @@ class Metadata:
         while True:
             try:
                 if not self.is_fresh:
-                    # A watch tells of changes alone; that the store answers again, this shows.
+                    # A quiet watch does not show that the store answers again; this read does.
                     await self._copy_all()
                 async for changes in self.store.watch(COPIED, after_version=self._version):
                     for change in changes:

@@ -1,8 +1,8 @@
-"""`Retention`: frees what is too old or too much, splits hot shards, finishes what was left.
+"""`Retention`: frees old and surplus batches, splits hot shards, finishes interrupted work.
 
 The rules come first: what of a shard is freed, and whether it is hot; no I/O, no clock. One gateway
-at a time runs `Retention`: the one that holds a lease in the metastore. Two at once would do no
-harm, but for the work.
+at a time runs `Retention`, the one that holds a lease in the metastore. Two at once would do no
+harm, but would double the work.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from raftwood.loghub.shards import is_settled, writable_shards
 
 MARKS_MAX: Final = 256
 MARKS_PER_LIMIT: Final = 64
-"""Retention by bytes is as exact as this: a mark is made each 64th of what may be kept."""
+"""The precision of retention by bytes: a mark is set at each 64th of the limit."""
 
 
 class RetentionMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,7 +37,7 @@ class RetentionMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RetentionMarks(msgspec.Struct, frozen=True):
-    """In order; kept in the metastore."""
+    """A shard's marks in order; kept in the metastore."""
 
     marks: tuple[RetentionMark, ...] = ()
 
@@ -45,7 +45,7 @@ class RetentionMarks(msgspec.Struct, frozen=True):
 def with_mark(
     marks: RetentionMarks, *, position: int, appended_bytes: int, limit: int
 ) -> RetentionMarks:
-    """With one more mark if the last one is far enough behind; the oldest go."""
+    """Adds a mark if the last one is far enough behind; drops the oldest ones."""
     last = marks.marks[-1].appended_bytes if marks.marks else -limit
     if appended_bytes - last < max(1, limit // MARKS_PER_LIMIT):
         return marks
@@ -53,7 +53,7 @@ def with_mark(
 
 
 def without_freed(marks: RetentionMarks, first: int) -> RetentionMarks:
-    """Of marks below the first position, the last one alone."""
+    """Drops all marks below the first position but the last of them."""
     below = [each for each in marks.marks if int(each.position) <= first]
     if len(below) <= 1:
         return marks
@@ -61,7 +61,7 @@ def without_freed(marks: RetentionMarks, first: int) -> RetentionMarks:
 
 
 def position_of_bytes(marks: RetentionMarks, *, appended_bytes: int, limit: int) -> int:
-    """Before this position, all can go without keeping less than the limit; 0 for nothing."""
+    """Returns the position below which all may go, with the limit still kept; 0 for nothing."""
     fitting = [
         each.position for each in marks.marks if appended_bytes - each.appended_bytes >= limit
     ]
@@ -69,7 +69,7 @@ def position_of_bytes(marks: RetentionMarks, *, appended_bytes: int, limit: int)
 
 
 class Freeing(msgspec.Struct, frozen=True):
-    """What may go: all before a position, of which readers needed so many positions."""
+    """What may be freed: all before a position, `overridden` positions despite a reader."""
 
     before: int
     overridden: int
@@ -83,7 +83,7 @@ def freeable(
     required: int | None,
     ttl_spares_readers: bool,
 ) -> Freeing:
-    """Age frees whatever readers need, unless they are spared; size never does."""
+    """Age frees batches that readers need, unless `ttl_spares_readers`; size never does."""
     spared = too_much_before if required is None else min(too_much_before, required)
     old = too_old_before
     if required is not None and ttl_spares_readers:
@@ -94,7 +94,7 @@ def freeable(
 
 
 class Heat:
-    """How fast a shard grows, from one round to the next."""
+    """Measures how fast a shard grows, from one round to the next."""
 
     def __init__(self, *, appended_bytes: int, time_ms: int) -> None:
         self._appended_bytes = appended_bytes
@@ -102,7 +102,7 @@ class Heat:
         self._hot_rounds = 0
 
     def observe(self, *, appended_bytes: int, time_ms: int, limit_per_s: int) -> int:
-        """For how many rounds in a row it was above the limit."""
+        """Returns for how many rounds in a row the growth was above the limit."""
         passed_ms = max(1, time_ms - self._time_ms)
         rate = (appended_bytes - self._appended_bytes) * 1000 / passed_ms
         self._appended_bytes, self._time_ms = appended_bytes, time_ms
@@ -111,7 +111,7 @@ class Heat:
 
 
 def hottest(rounds: Sequence[tuple[int, int]], *, needed: int) -> int | None:
-    """Of (shard, rounds) the one to split: hot for long enough, and for longest."""
+    """Picks the shard to split from (shard, rounds): hot for long enough, and for longest."""
     hot = [(count, -shard) for shard, count in rounds if count >= needed]
     return -max(hot)[1] if hot else None
 
@@ -125,14 +125,14 @@ _log = get_logger("retention")
 
 
 class RequiredPosition(msgspec.Struct, frozen=True):
-    """What the slowest registered reader of a shard reads next."""
+    """The next position of the slowest registered reader of a shard."""
 
     position: int
     group: str
 
 
 class RegisteredReaders(Protocol):
-    """Who is registered to read, and how far each is."""
+    """Returns how far registered readers have read."""
 
     async def required_positions(
         self, project: str, logstore: str
@@ -140,7 +140,7 @@ class RegisteredReaders(Protocol):
 
 
 class Retention:
-    """Use `start`, and `close` when done."""
+    """Call `start` first, and `close` when done."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class Retention:
         return True
 
     async def work(self) -> None:
-        """Look at every logstore once."""
+        """Handles every logstore once."""
         logs: set[str] = set()
         for logstore in self._metadata.copies(LOGSTORES, Logstore):
             logs.update(each.log for each in logstore.shards)
@@ -233,7 +233,7 @@ class Retention:
         )
 
     async def _remove_strays(self) -> None:
-        """Only after a while, and only those that nothing was ever put to."""
+        """Removes logs of no shard after a while, if they are empty."""
         now = self._environment.clock.monotonic_ns() // 1_000_000
         found = await self._settling.stray_logs()
         self._strays = {log: self._strays.get(log, now) for log in found}
@@ -243,7 +243,7 @@ class Retention:
             if await self._settling.remove_stray(log):
                 _log.warning("log of no shard is removed", log=log)
             else:
-                self._strays[log] = now  # to be told of again after as long
+                self._strays[log] = now  # so that it is logged again after the same time
                 _log.error("log of no shard has records and is kept", log=log)
 
     async def _look_at(self, logstore: Logstore) -> None:
@@ -259,7 +259,7 @@ class Retention:
                 bounds = await self._streams.bounds(shard)
                 await self._free(logstore, shard, bounds, required.get(shard.id))
             except RaftwoodError as error:
-                # Others must not fill up for a shard whose log is away.
+                # One shard whose log is unreachable must not stop retention of the others.
                 self._warn(logstore, error, shard=shard.id)
                 continue
             if shard.status is ShardStatus.READWRITE:
@@ -309,7 +309,7 @@ class Retention:
                 await self._streams.truncate(shard, Position(freeing.before))
             self._metrics.truncations += 1
         if is_dead:
-            # Nothing is left in it, and nothing will come.
+            # It is empty, and no records will come.
             await self._streams.delete_shard(logstore.project, logstore.name, shard.id)
 
     async def _too_old(self, logstore: Logstore, shard: Shard, bounds: Bounds) -> int:
@@ -351,7 +351,7 @@ class Retention:
         return position_of_bytes(new, appended_bytes=bounds.appended_bytes, limit=limit)
 
     async def forget(self, project: str, logstore: str, current: Compare) -> None:
-        """Of a logstore that is removed, as long as that is its current value."""
+        """Removes the marks of a logstore that is removed, as long as `current` is its value."""
         async for entry in self._metadata.entries(_marks_of(project, logstore)):
             await self._metadata.store.transact([current], [RemoveKey(entry.key)])
 

@@ -1,4 +1,4 @@
-"""What native clients ask of a gateway. Each call is allowed by the role of the key that asks."""
+"""The calls of native clients. Each is allowed by the role of the access key."""
 
 from typing import Any, Literal, cast
 
@@ -33,7 +33,7 @@ from raftwood.net import Call, Payload, Service
 
 
 class RpcService:
-    """Registers itself with a `Service`; the handshake has proved which key asks."""
+    """Registers itself with a `Service`; the handshake has authenticated the key."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -1,8 +1,8 @@
-"""`Streams`: what goes into shards and comes out of them, and how shards are cut and joined.
+"""`Streams`: puts and pulls batches of shards; splits and merges shards.
 
-A batch is stored as it came, behind a small head. Which shard takes it is decided with the copy of
-the metadata; where that is too old, the shard's log is sealed and refuses, and the new shards are
-looked up. `StreamMetrics` counts in plain integers on the way of batches.
+A batch is stored unchanged, behind a small head. The copy of the metadata says which shard takes
+it. If the copy is too old, the shard's log is sealed and refuses the batch, and the new shards are
+looked up. `StreamMetrics` counts in plain integers, because it runs for every batch.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from raftwood.loghub.wire import Pulled
 
 
 class StreamMetrics:
-    """Of all projects together; a project's name is no label, there may be too many."""
+    """Metrics of all projects together; a label for each project could mean too many series."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.put_batches = 0
@@ -86,7 +86,7 @@ class StreamMetrics:
 
 @asynccontextmanager
 async def until_end(metadata: Metadata, key: str, shard: int) -> AsyncIterator[None]:
-    """Its body is interrupted by a `TimeoutError` once the copy of the metadata has the end."""
+    """Interrupts its block by a `TimeoutError` once the metadata's copy has the shard's end."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as patience:
 
@@ -101,11 +101,11 @@ async def until_end(metadata: Metadata, key: str, shard: int) -> AsyncIterator[N
 
 
 GAP_BYTES: Final = 64 << 10
-"""Read at once where there is nothing but gaps."""
+"""Read in one step while there is nothing but gaps."""
 
 
 async def next_batch(log: Log, start: Position, end: Position) -> StoredBatch | None:
-    """The first batch from a position on, below `end`; a read may find nothing but gaps."""
+    """Returns the first batch from a position on, below `end`; a read may find nothing but gaps."""
     bytes_max = 1
     while start < end:
         batches, following = await log.read(start, bytes_max=bytes_max)
@@ -118,7 +118,7 @@ async def next_batch(log: Log, start: Position, end: Position) -> StoredBatch | 
 
 
 async def position_of_time(log: Log, bounds: Bounds, time_ms: int) -> Position:
-    """Of the first batch that was received at a time or later: found by halving."""
+    """Finds by bisection the first batch that was received at a time or later."""
     low, high = bounds.first, bounds.next
     while low < high:
         middle = Position((low + high) // 2)
@@ -137,27 +137,27 @@ async def position_of_time(log: Log, bounds: Bounds, time_ms: int) -> Position:
 
 
 ATTEMPTS_MAX: Final = 10
-"""To find a shard that takes a batch, while shards are split and merged all the time."""
+"""Limit of attempts to find a writable shard, while shards are split and merged all the time."""
 PULL_BYTES_MAX: Final = 16 << 20
 PULL_BATCHES_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
 LANE_STEP: Final = 1 << 12
-"""From one sequence to the next, so that a log does not keep the former ones."""
+"""The distance between sequences, so that a log does not keep the former ones."""
 PRODUCER_CHARACTERS_MAX: Final = 128
 
 _Result = TypeVar("_Result")
 
 
 class PutResult(msgspec.Struct, frozen=True):
-    """Where a batch stands."""
+    """Where a batch is stored."""
 
     shard: int
     position: Position
 
 
 class _Lane(msgspec.Struct):
-    """A producer of the gateway's own, for one batch at a time: where one has to wait for its
-    answer, as many as there may be that overtake it do not make a log forget its sequence.
+    """A producer name of the gateway's own, for one batch at a time. If a batch waits for its
+    answer, later batches use other lanes, so that the log does not forget its sequence.
     """
 
     producer: bytes
@@ -165,16 +165,16 @@ class _Lane(msgspec.Struct):
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
-    """What a gateway takes."""
+    """Limits of what a gateway accepts."""
 
     stored_bytes_max: int = 4 << 20
-    """Of a batch as it is stored: what one record of a log may have."""
+    """Limit of a stored batch: the size of one entry of a log."""
     raw_bytes_max: int = 10 << 20
-    """Of a batch once it is decompressed."""
+    """Limit of a decompressed batch."""
 
 
 class Streams:
-    """One for a gateway."""
+    """The streams of all logstores. Each gateway has one."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Streams:
         self._metrics = metrics
         self._producer = f"gateway-{environment.random.randbytes(12).hex()}"
         self._lanes: list[_Lane] = []
-        """Those that no batch uses now."""
+        """Lanes that no batch uses now."""
         self._lane_count = 0
         self._turn = 0
 
@@ -203,11 +203,11 @@ class Streams:
         return self._environment.clock.wall_ns() // 1_000_000_000
 
     def now_ms(self) -> int:
-        """What a batch that comes now is stored with."""
+        """Returns the receipt time of a batch that arrives now."""
         return self._environment.clock.wall_ns() // 1_000_000
 
     async def logstore(self, project: str, name: str) -> Logstore:
-        """From the copy where it has one."""
+        """Returns the copy of a logstore, or else reads it."""
         known = self._metadata.copy(logstore_key(project, name), Logstore)
         if known is not None and not known.is_deleting:
             return known
@@ -226,10 +226,10 @@ class Streams:
         producer: str = "",
         sequence: int = 0,
     ) -> PutResult:
-        """Durable when it returns.
+        """Stores a batch; it is durable on return.
 
-        With a `shard`, the batch goes there or nowhere; `ShardReadonly` says that it was not
-        stored. With a `producer`, the same sequence again stores nothing twice in that shard.
+        With a `shard`, the batch goes there or nowhere; `ShardReadonly` says that it is not stored.
+        With a `producer`, a repeated sequence is stored once in that shard.
         """
         if producer and shard is None:
             raise InvalidParameter("a producer that numbers its batches names the shard as well")
@@ -247,7 +247,7 @@ class Streams:
         return result
 
     def encoded(self, batch: Batch) -> Sequence[Buffer]:
-        """The pieces of a batch as it is stored, if it is within the limits."""
+        """Returns the pieces of a batch in its stored form; raises if it exceeds the limits."""
         self._check_batch(batch)
         return encode_batch(batch, received_ms=self.now_ms())
 
@@ -262,7 +262,7 @@ class Streams:
     ) -> PutResult:
         key = None if key is None else checked_key(key)
         if not writable_shards(known):
-            known = await self._settled(known.project, known.name)  # it was just being made
+            known = await self._settled(known.project, known.name)  # it was just being created
         for _ in range(ATTEMPTS_MAX):
             target = shard_of_key(known, key) if key is not None else self._next_shard(known)
             try:
@@ -296,7 +296,7 @@ class Streams:
                 known = await self._settled(known.project, known.name)
                 former, shard = shard, visible_shard(known, number)
                 if shard.log != former.log:
-                    continue  # of another logstore, that was made under this name since
+                    continue  # another logstore was created under this name since
                 if isinstance(error, NotFound):
                     raise
                 raise ShardReadonly(
@@ -312,7 +312,7 @@ class Streams:
         return shards[self._turn % len(shards)]
 
     async def _append_once(self, shard: Shard, pieces: Sequence[Buffer]) -> Position:
-        """Under a name and sequence of the gateway's own."""
+        """Appends under a producer name and sequence of the gateway's own."""
         lane = self._lanes.pop() if self._lanes else self._new_lane()
         lane.sequence += LANE_STEP
         try:
@@ -366,7 +366,7 @@ class Streams:
         end: int | None = None,
         wait_ms: int = 0,
     ) -> Pulled:
-        """Batches from a position on, below `end`; waits so long where there is none yet."""
+        """Returns batches from a position on, below `end`; waits up to `wait_ms` for some."""
         if batches_max < 1 or bytes_max < 1 or wait_ms < 0:
             raise InvalidParameter("ask for 1 batch, 1 byte and 0 ms at least")
 
@@ -409,7 +409,7 @@ class Streams:
             bounds = await log.bounds()
             if start >= bounds.first:
                 raise _bad_cursor(known.id, start, bounds) from error
-            # What stood there was freed; who reads is told by `first`.
+            # Batches at the position were freed; the reader sees this by `first`.
             first = bounds.first
             batches, following = await log.read(first, bytes_max=min(bytes_max, PULL_BYTES_MAX))
         batches_max = min(batches_max, PULL_BATCHES_MAX)
@@ -430,7 +430,7 @@ class Streams:
         )
 
     async def _shard(self, known: Logstore, number: int) -> Shard:
-        """By what is known, else looked up: it may be new."""
+        """Finds the shard in the known value, or else reads the logstore: the shard may be new."""
         if known.shard(number) not in known.visible():
             known = await self._catalog.logstore(known.project, known.name)
         return visible_shard(known, number)
@@ -438,7 +438,7 @@ class Streams:
     async def _on_shard(
         self, project: str, logstore: str, number: int, use: Callable[[Shard], Awaitable[_Result]]
     ) -> _Result:
-        """Once more where the logstore turns out to be another, made under this name since."""
+        """Repeats the call if the logstore turns out to be a new one of the same name."""
         shard = await self._shard(await self.logstore(project, logstore), number)
         try:
             return await use(shard)
@@ -452,7 +452,7 @@ class Streams:
         return await self._logs.open(shard.log)
 
     async def bounds(self, shard: Shard) -> Bounds:
-        """What can be read of a shard."""
+        """Returns the range of a shard's positions that can be read."""
         bounds = await (await self._open(shard)).bounds()
         ends_at = shard.ends_at
         return bounds if ends_at is None else msgspec.structs.replace(bounds, next=ends_at)
@@ -462,8 +462,8 @@ class Streams:
     async def cursor(
         self, project: str, logstore: str, shard: int, at: Literal["begin", "end"] | int
     ) -> Position:
-        """The first position, the one behind the last, or the first received at or after a time
-        in seconds; gateways' clocks differ, so that one is as good as they agree.
+        """Returns the first position, the one behind the last, or the first received at or after a
+        time in seconds. Gateways' clocks may differ, which limits the precision of times.
         """
         return await self._on_shard(project, logstore, shard, lambda known: self._cursor(known, at))
 
@@ -476,21 +476,21 @@ class Streams:
         return await self.position_of_time(shard, bounds, at * 1000)
 
     async def position_of_time(self, shard: Shard, bounds: Bounds, time_ms: int) -> Position:
-        """Of the first batch that was received at a time or later."""
+        """Returns the position of the first batch that was received at a time or later."""
         return await position_of_time(await self._open(shard), bounds, time_ms)
 
     async def first_batch(self, shard: Shard, bounds: Bounds) -> StoredBatch | None:
-        """The oldest one that can be read; None where there is none."""
+        """Returns the oldest batch that can be read; None if there is none."""
         return await next_batch(await self._open(shard), bounds.first, bounds.next)
 
     async def truncate(self, shard: Shard, before: Position) -> None:
-        """Let go of all before a position."""
+        """Frees all batches before a position."""
         await (await self._open(shard)).truncate(before)
 
     async def truncate_shard(
         self, project: str, logstore: str, number: int, before: Position
     ) -> Position:
-        """Let go of all before a position, up to the end; the first that is left."""
+        """Frees all batches before a position; returns the first that is left."""
         shard = visible_shard(await self._catalog.logstore(project, logstore), number)
         bounds = await self.bounds(shard)
         if before > bounds.next:
@@ -501,7 +501,7 @@ class Streams:
         return max(before, bounds.first)
 
     async def cursor_time(self, project: str, logstore: str, shard: int, position: int) -> int:
-        """When the batch there was received, in seconds; behind the last one: now."""
+        """Returns the time of receipt at a position, in seconds; behind the last batch: now."""
         return await self._on_shard(
             project, logstore, shard, lambda known: self._cursor_time(known, Position(position))
         )
@@ -517,13 +517,13 @@ class Streams:
     # Shards
 
     async def shards(self, project: str, logstore: str) -> list[Shard]:
-        """Those that clients see, as they are now."""
+        """Returns the shards that clients see, as they are now."""
         return (await self._catalog.logstore(project, logstore)).visible()
 
     async def split(
         self, project: str, logstore: str, shard: int, key: str | None = None
     ) -> list[Shard]:
-        """Cut a shard at a key or in the middle; it, and the two that take over."""
+        """Splits a shard at a key or in the middle; returns it and the two that take over."""
         cut = None if key is None else checked_key(key)
         now = self._now_s()
 
@@ -534,7 +534,7 @@ class Streams:
         return await self._reshard(project, logstore, begin)
 
     async def merge(self, project: str, logstore: str, shard: int) -> list[Shard]:
-        """Join a shard with the next one; the two, and the one that takes over."""
+        """Merges a shard with the next one; returns the two and the one that takes over."""
         now = self._now_s()
 
         def begin(known: Logstore) -> Logstore:

@@ -1,10 +1,10 @@
-"""`Archiver`: what a logstore has gathered goes into its archive, and then it may be truncated.
+"""`Archiver`: moves a logstore's batches to its archive, after which the log may be truncated.
 
     archiver = Archiver.with_spark(spark, access, "s3a://lake/access", is_truncating=True)
     report = archiver.run()
 
-In this order: files, commit, checkpoints, truncation. Killed anywhere, the next run goes on: files
-without a commit do not count, and checkpoints are set anew from the manifest.
+The order is: files, commit, checkpoints, truncation. If a run is killed at any point, the next one
+continues: files without a commit do not count, and checkpoints are set again from the manifest.
 """
 
 import posixpath
@@ -41,28 +41,28 @@ _log = get_logger("pipeline")
 
 
 class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did."""
+    """The result of a run."""
 
     rows: int
-    """That it archived."""
+    """Rows that it archived."""
     files: int
     archived: dict[int, Position]
-    """Behind the last archived position of each shard."""
+    """The position behind the last archived one of each shard."""
     truncated: dict[int, Position]
-    """The first position that is left, of shards that were truncated."""
+    """The first position that is left in each truncated shard."""
     gaps: int
     """Ranges that were freed before they were archived, in the whole archive."""
 
 
 def group_of(uri: str) -> str:
-    """The consumer group of an archive, which keeps the log for it."""
+    """Returns the consumer group of an archive, which protects the log from truncation."""
     uri = re.sub(r"^s3[an]:", "s3:", folder_uri(uri))
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", posixpath.basename(uri))[:64]
     return f"{GROUP_PREFIX}{name}-{zlib.crc32(uri.encode()):08x}"
 
 
 class Archiver:
-    """Of one logstore. The key needs to be an admin's, for the group and for truncation.
+    """Archives one logstore. The key must be an admin's, for the group and for truncation.
 
     Several may run at the same time: a range is committed once.
     """
@@ -97,8 +97,8 @@ class Archiver:
         is_truncating: bool = False,
         skips_freed: bool = False,
     ) -> Self:
-        """In this process, without Spark; `fields` are contents that get columns of their own,
-        such as `status int`.
+        """Returns an archiver that works in this process, without Spark; `fields` are contents that
+        get columns of their own, such as `status int`.
         """
         files = ArrowFiles(uri)
         writer = ArrowWriter(files, SourceOptions(access=access), fields=wanted_columns(fields))
@@ -125,7 +125,7 @@ class Archiver:
         is_truncating: bool = False,
         skips_freed: bool = False,
     ) -> Self:
-        """`format` is `parquet` or `delta`; each shard is one task at least."""
+        """Returns an archiver that uses Spark; `format` is `parquet` or `delta`."""
         from raftwood.pipeline.archive.spark import (  # noqa: PLC0415
             spark_files,
             spark_writer,
@@ -150,7 +150,7 @@ class Archiver:
         )
 
     def run(self) -> ArchiveReport:
-        """Archive all that is there, and truncate what nobody needs, if that is wanted."""
+        """Archives all that is there; then truncates what no reader needs, if requested."""
         access = self._access
         with LogHubClient.connect(
             access.gateways, access_key=access.access_key, access_secret=access.access_secret
@@ -172,14 +172,14 @@ class Archiver:
         )
 
     def _register(self, client: LogHubClient) -> None:
-        """Before anything else: from now on retention by size spares what is not archived."""
+        """Runs first: from now on retention by size spares what is not archived."""
         access = self._access
         with suppress(ConsumerGroupExists):
             client.create_group(access.project, access.logstore, self._group)
 
     def _archived(self, describe: Callable[[], list[ShardDetail]]) -> ArchiveManifest:
         for _ in range(_ATTEMPTS_MAX):
-            # First the logs, then the archive: another archiver may be at work, see `looking`.
+            # First the logs, then the archive: another archiver may be running, see `reader.look`.
             views = shard_views(describe())
             manifest = self._archive.manifest()
             number = len(manifest.commits)
@@ -211,8 +211,8 @@ class Archiver:
         )
 
     def _written(self, ranges: Sequence[ArchivedRange], number: int) -> WrittenFiles | None:
-        """None where another archiver was faster: it removes what can no longer be committed, also
-        while that is being written.
+        """Writes the files of a commit. Returns None if another archiver was faster: it removes
+        what can no longer be committed, even while that is being written.
         """
         try:
             return self._writer.write(ranges, number=number)
@@ -227,7 +227,7 @@ class Archiver:
         _log.info("another archiver was faster", archive=self._archive.files.uri)
 
     def _note(self, client: LogHubClient, manifest: ArchiveManifest) -> None:
-        """What is archived, as the checkpoints of the archive's group."""
+        """Sets the checkpoints of the archive's group to what is archived."""
         access = self._access
         noted = {
             each.shard: each.checkpoint
@@ -258,7 +258,7 @@ class Archiver:
 
 
 def _changed(noted: Mapping[int, str], archived: Mapping[int, Position]) -> dict[int, Position]:
-    """Of shards that are still in the stream."""
+    """Returns the positions that have moved, of shards that are still in the stream."""
     return {
         shard: position
         for shard, position in archived.items()

@@ -1,7 +1,7 @@
-"""The files of an archive: listed, read, and made whole or not at all, on any file system.
+"""The files of an archive: listed, read, and created atomically, on any file system.
 
-`ArrowFiles` goes by Arrow's file systems and needs no Spark; `HadoopFiles` in `archive/spark` by
-Hadoop's, as Spark's own tables do.
+`ArrowFiles` uses Arrow's file systems and needs no Spark; `HadoopFiles` in `archive/spark` uses
+Hadoop's, like Spark's own tables.
 """
 
 import os
@@ -15,32 +15,32 @@ from raftwood.base.errors import NotFound
 from raftwood.base.file_systems import file_system_of, folder_uri
 
 _FOLDERS_DEEP = 4
-"""From a file up: a commit's, that of the data, the archive's, and where that one is."""
+"""Levels above a file: the folder of a commit, of the data, of the archive, and its parent."""
 
 
 class ArchiveFiles(Protocol):
-    """Paths are relative to the archive's own folder, with slashes."""
+    """The files of one archive; paths are relative to its folder, with slashes."""
 
     uri: str
 
     def names(self, folder: str) -> list[str]:
-        """Of the files and folders in a folder, in order; none where there is no such folder."""
+        """Returns the names in a folder, in order; empty if there is no such folder."""
 
     def read(self, path: str) -> bytes:
-        """`NotFound` where it is not there."""
+        """Reads a file; `NotFound` if there is none."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Whole or not at all; False where it is there already, and is left as it is."""
+        """Creates a whole file or none; returns False if there is one already."""
 
     def remove(self, folder: str) -> None:
-        """With all that is in it, if it is there."""
+        """Removes a folder with all of its contents, if it exists."""
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Files that others wrote are to last; for file systems where that is not so by itself."""
+        """Makes files of other writers durable, on file systems that do not do so by themselves."""
 
 
 class ArrowFiles:
-    """On what `pyarrow.fs` knows: this machine, S3, GCS, HDFS with its libraries."""
+    """Files on what `pyarrow.fs` supports: this machine, S3, GCS, HDFS with its libraries."""
 
     def __init__(self, uri: str) -> None:
         self.uri = folder_uri(uri)
@@ -51,7 +51,7 @@ class ArrowFiles:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def path(self, path: str) -> str:
-        """As the file system has it."""
+        """Returns the path in the file system."""
         return f"{self.root}/{path}"
 
     def names(self, folder: str) -> list[str]:
@@ -66,8 +66,8 @@ class ArrowFiles:
             raise not_found(self.uri, path) from error
 
     def create(self, path: str, data: bytes) -> bool:
-        """On object stores, two that come at the same moment may both think that they were first:
-        let one archiver at a time write there, or use Hadoop's.
+        """Creates a file. On object stores two callers at the same moment may both believe that
+        they were first: let one archiver at a time write there, or use Hadoop's file systems.
         """
         folder = path.rpartition("/")[0]
         self.filesystem.create_dir(self.path(folder), recursive=True)
@@ -88,7 +88,7 @@ class ArrowFiles:
             sync_locally(self.path(path) for path in paths)
 
     def open(self, path: str) -> Any:
-        """A new file to write to, in a `with` block."""
+        """Opens a new file for writing, in a `with` block."""
         self.filesystem.create_dir(self.path(path.rpartition("/")[0]), recursive=True)
         return self.filesystem.open_output_stream(self.path(path))
 
@@ -98,7 +98,7 @@ def not_found(uri: str, path: str) -> NotFound:
 
 
 def create_locally(path: str, data: bytes) -> bool:
-    """A link to a whole file is made, or is not, whatever others do at the same time."""
+    """Links a complete file to its name, which is atomic whatever others do at the same time."""
     temporary = f"{path}.{uuid.uuid4().hex}.new"
     try:
         with open(temporary, "xb") as file:
@@ -116,7 +116,7 @@ def create_locally(path: str, data: bytes) -> bool:
 
 
 def sync_locally(paths: Iterable[str]) -> None:
-    """Files, and the folders that they are in."""
+    """Syncs files, and the folders that they are in."""
     written = list(paths)
     for path in written:
         _sync(path)
@@ -124,7 +124,7 @@ def sync_locally(paths: Iterable[str]) -> None:
 
 
 def _sync_folders(paths: Iterable[str]) -> None:
-    """Up to the one that the archive's own is in: any of them may be new."""
+    """Syncs folders up to the parent of the archive's own: any of them may be new."""
     folders: dict[str, None] = {}
     for path in paths:
         folder = path

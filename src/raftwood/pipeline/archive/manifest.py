@@ -1,8 +1,8 @@
 """The manifest of an archive: which ranges of which shards are in which files.
 
-It is a row of commits, each a small file that is made once and never changed. A range that no
-commit names does not exist, whatever files lie around; so what was written and not committed is
-written anew, and nothing is there twice. `ArchiveLog` reads it where it is kept, as it grows.
+It is a sequence of commits, each a small file that is created once and never changed. A range that
+no commit names does not exist, whatever files lie around; so what was written and not committed is
+written again, and nothing is there twice. `ArchiveLog` reads it from the archive, as it grows.
 """
 
 import re
@@ -41,21 +41,21 @@ class ArchivedRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one shard in their order, from the batch at `first` to the one at `last`."""
+    """A file with records of one shard in order, from the batch at `first` to that at `last`."""
 
     path: str
-    """Below the archive's own folder."""
+    """Relative to the archive's own folder."""
     shard: int
     first: str
     last: str
     rows: int
     time_min_us: int | None = None
-    """Of its records, since 1970; None where none has a time."""
+    """The earliest time of its records, since 1970; None if none has a time."""
     time_max_us: int | None = None
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one run of the archiver added."""
+    """The additions of one run of the archiver."""
 
     version: int = VERSION
     project: str
@@ -74,12 +74,12 @@ _decode: Final = msgspec.json.Decoder(Commit).decode
 
 
 def commit_name(number: int) -> str:
-    """The name of a commit's file; names are in the order of commits."""
+    """Returns the name of a commit's file; names are in the order of commits."""
     return f"{number:012d}.json"
 
 
 def number_of(name: str) -> int | None:
-    """Of a commit's file; None for any other."""
+    """Returns the number of a commit's file; None for any other name."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -89,7 +89,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(data: bytes, name: str) -> Commit:
-    """`UnsupportedVersion` where a newer program made it, `StoreDamaged` where none did."""
+    """`UnsupportedVersion` if a newer program made it, `StoreDamaged` if no program did."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version > VERSION:
@@ -106,7 +106,7 @@ class _Versioned(msgspec.Struct):
 
 
 class ArchivedShard(msgspec.Struct, kw_only=True):
-    """What the archive has of a shard: first ≤ position < end, but for what is in the gaps."""
+    """The archived part of a shard: first ≤ position < end, except for the gaps."""
 
     first: Position
     end: Position
@@ -121,7 +121,7 @@ class ArchiveManifest:
         self.commits = tuple(commits)
         self.shards: dict[int, ArchivedShard] = {}
         self.gaps: list[ArchivedRange] = []
-        """Freed before they were archived, and left out on purpose."""
+        """Ranges that were freed before they were archived, and left out on purpose."""
         for number, commit in enumerate(commits):
             for each in commit.ranges:
                 self._add(number, each)
@@ -147,7 +147,7 @@ class ArchiveManifest:
         known.is_ended = added.is_last
 
     def archived(self) -> dict[int, Position]:
-        """Of each shard in it, behind the last position that is archived."""
+        """Returns for each of its shards the position behind the last archived one."""
         return {shard: each.end for shard, each in self.shards.items()}
 
     def files(
@@ -159,8 +159,8 @@ class ArchiveManifest:
         from_us: int | None = None,
         to_us: int | None = None,
     ) -> Iterator[tuple[Commit, ArchivedFile]]:
-        """Those that may have records of a shard, of positions begin ≤ … < end, and of times
-        between two; in order.
+        """Yields the files that may have records of a shard, of positions begin ≤ … < end, and of
+        times between two; in order.
         """
         for commit in self.commits:
             for file in commit.files:
@@ -188,7 +188,7 @@ def _overlaps(file: ArchivedFile, from_us: int | None, to_us: int | None) -> boo
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The commits' files among those of a folder; `StoreDamaged` where one is missing."""
+    """Returns the commits' files of a folder; `StoreDamaged` if one is missing."""
     numbers = sorted(number for number in map(number_of, names) if number is not None)
     if numbers != list(range(len(numbers))):
         missing = next(place for place, number in enumerate(numbers) if number != place)
@@ -199,13 +199,13 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 DATA: Final = "data"
-"""The folder with a folder for each commit's files."""
+"""The folder that has a folder for each commit's files."""
 TABLE: Final = "table"
 """The folder of a Delta table, which all commits share."""
 
 
 class ArchiveLog:
-    """Of one logstore; `InvalidConfiguration` where the files are of another one."""
+    """The commits of one logstore's archive; `InvalidConfiguration` if they are of another one."""
 
     def __init__(self, files: ArchiveFiles, *, project: str, logstore: str) -> None:
         self.files = files
@@ -214,7 +214,7 @@ class ArchiveLog:
         self._commits: list[Commit] = []
 
     def manifest(self) -> ArchiveManifest:
-        """As it is now; commits never change, so that each is read once."""
+        """Returns the present manifest; commits never change, so each is read once."""
         for name in in_order(self.files.names(FOLDER))[len(self._commits) :]:
             commit = decode_commit(self.files.read(f"{FOLDER}/{name}"), name)
             if (commit.project, commit.logstore) != (self._project, self._logstore):
@@ -226,11 +226,11 @@ class ArchiveLog:
         return ArchiveManifest(self._commits)
 
     def add(self, commit: Commit, *, number: int) -> bool:
-        """Commit; False where another one was faster, and this one does not count."""
+        """Adds a commit; returns False if another one was faster, and this one does not count."""
         return self.files.create(f"{FOLDER}/{commit_name(number)}", encode_commit(commit))
 
     def clean(self, *, commits: int) -> list[str]:
-        """Remove folders of runs that never can be committed: others have their numbers."""
+        """Removes folders of runs that can never be committed: others have their numbers."""
         named = {file.path.split("/")[1] for commit in self._commits for file in commit.files}
         removed = [
             name

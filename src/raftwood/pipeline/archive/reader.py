@@ -1,8 +1,8 @@
-"""Reads an archive without Spark: what it has of each shard, and the records of a range.
+"""Reads an archive without Spark: its part of each shard, and the records of a range.
 
 `look` asks the logs and then their archive, in this order: what was in a log then is archived by
-the second look, or was not truncated before it. The other way round, a shard might be archived,
-truncated and deleted between the two. `history` hands records out as a source does.
+the second look, or was not truncated before it. In the other order, a shard might be archived,
+truncated and deleted between the two. `history` yields records like a source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,18 +39,18 @@ _LOOKS_MAX: Final = 5
 
 
 class ArchiveLook(msgspec.Struct, frozen=True):
-    """What there is to read, at one moment."""
+    """What is readable at one moment."""
 
     manifest: ArchiveManifest
     cuts: list[Cut]
     log_firsts: dict[int, Position]
-    """Where each shard's log begins."""
+    """The first position of each shard's log."""
 
 
 def look(hub: Hub, archive: ArchiveLog | None, *, skips_freed: bool = False) -> ArchiveLook:
-    """Again where the archive has a shard that has come meanwhile.
+    """Looks at the logs and the archive; looks again if the archive has a shard that is newer.
 
-    `RecordsFreed` where it was truncated without that, unless it is to be skipped.
+    `RecordsFreed` if records were truncated without being archived, unless they may be skipped.
     """
     manifest = ArchiveManifest(())
     for _ in range(_LOOKS_MAX):
@@ -68,7 +68,7 @@ def look(hub: Hub, archive: ArchiveLog | None, *, skips_freed: bool = False) -> 
     newest = max(firsts, default=-1)
     for shard, found in list(manifest.shards.items()):
         if shard > newest:
-            del manifest.shards[shard]  # it has come since: the next look has it
+            del manifest.shards[shard]  # it is newer: the next look has it
         found.end = max(found.end, firsts.get(shard, found.end))
         found.is_ended = found.is_ended or shard not in firsts
     cuts = unite(manifest.shards, views)
@@ -77,7 +77,7 @@ def look(hub: Hub, archive: ArchiveLog | None, *, skips_freed: bool = False) -> 
 
 
 class ShardPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a shard: from the archive begin ≤ position < tail, from the log the rest."""
+    """The wanted part of a shard: begin ≤ position < tail from the archive, then the log."""
 
     shard: int
     begin: Position
@@ -91,8 +91,8 @@ def parts(
     starts: Mapping[int, Position] | None = None,
     ends: Mapping[int, Position] | None = None,
 ) -> list[ShardPart]:
-    """Between positions, if they are given; `RecordsFreed` where a start is before all that is
-    left.
+    """Returns the parts between positions, if these are given; `RecordsFreed` if a start is before
+    all that is left.
     """
     found = []
     for cut in cuts:
@@ -114,13 +114,13 @@ _POSITION: Final = dataset.field(Column.POSITION.value)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Of records: from_us ≤ time < to_us, in microseconds since 1970."""
+    """A range of record times: from_us ≤ time < to_us, in microseconds since 1970."""
 
     from_us: int | None = None
     to_us: int | None = None
 
     def expression(self) -> Any | None:
-        """None where all times are meant."""
+        """Returns a filter for Arrow; None for all times."""
         bounds = []
         if self.from_us is not None:
             bounds.append(_scalar(self.from_us) <= _TIME)
@@ -144,12 +144,12 @@ def _all(expressions: Iterable[Any]) -> Any | None:
 
 
 def open_archive(uri: str, access: StreamAccess) -> ArchiveLog:
-    """By Arrow's file systems."""
+    """Opens an archive on Arrow's file systems."""
     return ArchiveLog(ArrowFiles(uri), project=access.project, logstore=access.logstore)
 
 
 def check_archived(manifest: ArchiveManifest, wanted: ShardRange) -> None:
-    """`RecordsFreed` where not all of a range is in the archive."""
+    """`RecordsFreed` if the archive lacks a part of the range."""
     found = manifest.shards.get(wanted.shard)
     if found is None or not found.first <= wanted.begin <= wanted.end <= found.end:
         has = "nothing" if found is None else f"{found.first} to {found.end}"
@@ -168,9 +168,7 @@ def history(
     times: Times = ALWAYS,
     mode: ParseMode = ParseMode.PERMISSIVE,
 ) -> Iterator[Any]:
-    """Record batches, in the order of positions; files that cannot have such records are not
-    opened.
-    """
+    """Yields record batches, in the order of positions; opens only files that may have some."""
     if not isinstance(archive.files, ArrowFiles):
         raise InvalidConfiguration("an archive on Hadoop's file systems is read with Spark")
     found = manifest.files(
@@ -198,7 +196,7 @@ def _scanned(
     times: Times,
     mode: ParseMode,
 ) -> Iterator[Any]:
-    """Of files with the same columns that are all wanted whole, or all in part."""
+    """Scans files with the same columns, all of which are wanted whole, or all in part."""
     commit, first = members[0]
     own = tuple(WantedColumns(name, kind) for name, kind in commit.fields.items())
     decoding = _Decoding(projection, own, mode)
@@ -233,14 +231,14 @@ def _bytes(position: Position) -> Any:
 
 
 class _Decoding:
-    """From the columns of archived files to those that a query wants."""
+    """Converts the columns of archived files to those that a query wants."""
 
     def __init__(
         self, projection: Projection, own: tuple[WantedColumns, ...], mode: ParseMode
     ) -> None:
         self._projection = projection
         self._mode = mode
-        # A column of its own does not say whether it is null because it could not be cast.
+        # A content's own column does not show whether a value is null because it could not be cast.
         self._own = {
             (each.content, CONTENT_TYPES[each.type]): each.name
             for each in own
@@ -252,7 +250,7 @@ class _Decoding:
         self.columns = [each.name for each in (*ALL, *own) if each.name in names]
 
     def _name(self, field: Field) -> str:
-        """The column that a field comes from."""
+        """Returns the column that a field comes from."""
         if field.column is not None:
             return field.column.value
         return self._own.get((field.content, field.type), Column.CONTENTS.value)

@@ -1,6 +1,6 @@
-"""What is archived next, and how far the log may be truncated. No I/O.
+"""Rules of the archive: what to archive next, and how far to truncate the log. No I/O.
 
-`unite` says how history and tail are read as one.
+`unite` combines history and tail.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,11 @@ from raftwood.pipeline.offsets import ShardExtent, ends_of_parents
 def plan(
     archived: Mapping[int, ArchivedShard], shards: Iterable[ShardExtent], *, skips_freed: bool
 ) -> list[ArchivedRange]:
-    """All that is in the logs and not in the archive, one range for each shard that has some.
+    """Returns all that is in the logs and not in the archive, one range for each shard that has
+    some.
 
-    `OutOfRange` where something was freed before it was archived, unless that is to be skipped:
-    then the range begins where the log does, and the archive has a gap that its next range names.
+    `OutOfRange` if records were freed before they were archived, unless they may be skipped: then
+    the range begins where the log does, and the archive has a gap that its next range names.
     """
     known = {each.id: each for each in shards}
     ends = ends_of_parents(known.values())
@@ -40,8 +41,8 @@ def plan(
                     "archive"
                 )
             first = found.first
-        # That a shard has ended is noted as well, whether or not it had another record: for its
-        # children's readers, and for when it is gone.
+        # The end of a shard is recorded as well, even without another record: for its children's
+        # readers, and for the time when it is gone.
         is_news = found.is_ended and (history is None or not history.is_ended)
         if first < found.next or is_news:
             planned.append(
@@ -57,7 +58,7 @@ def plan(
 
 
 def _gone(shard: int, history: ArchivedShard, *, is_known: bool) -> ArchivedRange:
-    """A shard that was deleted before it was noted that it had ended: an empty range does so."""
+    """Returns an empty range that records the end of a shard deleted before that was recorded."""
     if not is_known:
         raise OutOfRange(
             f"shard {shard} was archived up to {history.end}, and it was deleted since: what came "
@@ -72,8 +73,8 @@ def truncatable(
     shards: Iterable[ShardExtent],
     required: Mapping[int, Position],
 ) -> dict[int, Position]:
-    """Before which position each shard's log is to be cut: what is archived, and what no registered
-    reader or running query still needs; only shards of which something goes.
+    """Returns the positions before which to truncate the logs: what is archived, and what no
+    registered reader or running query still needs. Leaves out shards of which nothing can be freed.
     """
     found = {}
     for shard in shards:
@@ -96,7 +97,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     is_ended: bool = False
 
     def view(self) -> ShardExtent:
-        """The whole, as one shard."""
+        """Returns both parts as one shard."""
         return ShardExtent(
             id=self.shard,
             parents=self.parents,
@@ -108,11 +109,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardExtent]) -> list[Cut] | None:
-    """For each shard, where the archive ends and the log goes on; None where a log was cut above
-    what this look at the archive knows of, or is not there and has not ended: then look again, one
-    of the two has more by now.
+    """Returns for each shard where the archive ends and the log begins. Returns None if a log
+    begins above what this look at the archive shows, or is gone and has not ended: one of the two
+    has changed, so look again.
 
-    The logs are to be looked at before the archive, or a shard might be in neither.
+    The caller must look at the logs before the archive, or a shard might be in neither.
     """
     cuts = []
     logs = {each.id: each for each in shards}
@@ -120,7 +121,7 @@ def unite(archived: Mapping[int, ArchivedShard], shards: Iterable[ShardExtent]) 
     for shard in sorted({*archived, *logs}):
         history, log = archived.get(shard), logs.get(shard)
         if log is None:
-            # The shard is gone from the stream; what it had is in the archive.
+            # The shard is gone from the stream; its records are in the archive.
             assert history is not None
             if not history.is_ended and not (shard in ends and history.end >= ends[shard]):
                 return None

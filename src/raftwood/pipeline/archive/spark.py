@@ -1,4 +1,4 @@
-"""An archive by Spark: its own writers of Parquet and Delta, and its JVM's file systems."""
+"""An archive by Spark: with its writers of Parquet and Delta, and its JVM's file systems."""
 
 import json
 import uuid
@@ -28,12 +28,12 @@ _NO_CONTEXT: Final = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
 
 def spark_files(spark: SparkSession, uri: str) -> ArchiveFiles:
-    """By Hadoop's file systems; by Arrow's through Spark Connect, where there is no JVM to ask."""
+    """Uses Hadoop's file systems, or Arrow's with Spark Connect, which has no JVM to ask."""
     return ArrowFiles(uri) if getattr(spark, "_jvm", None) is None else HadoopFiles(spark, uri)
 
 
 class HadoopFiles:
-    """Of a session with a JVM of its own."""
+    """Files by the Hadoop file systems of a session with a JVM of its own."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.uri = folder_uri(uri)
@@ -73,7 +73,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if _class_of(error) != _NO_CONTEXT:
                 raise
-            # Object stores show a file when it is closed, and not before.
+            # Object stores show a file only when it is closed.
             return self._write(path, data)
         temporary = f"{path}.{uuid.uuid4().hex}.new"
         self._write(temporary, data)
@@ -106,7 +106,7 @@ class HadoopFiles:
         self._files.delete(self._path(folder), True)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """HDFS and object stores keep what was closed; on this machine it is for us to see to."""
+        """Syncs local files; HDFS and object stores keep what was closed."""
         if self._files.getUri().getScheme() == "file":
             root = unquote(self.uri.removeprefix("file:").removeprefix("//"))
             sync_locally(f"{root}/{path}" for path in paths)
@@ -121,7 +121,7 @@ _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _ROWS_MAX: Final = 1 << 23
 _LOG: Final = f"{TABLE}/_delta_log"
 _LOGS_MAX: Final = 50
-"""How many commits of a table are looked at; others than the archiver may write there."""
+"""Limit of commits of a table to search; other programs than the archiver may write there."""
 
 
 def spark_writer(
@@ -133,7 +133,7 @@ def spark_writer(
     fields: Sequence[WantedColumns],
     partitions_min: int,
 ) -> ArchiveWriter:
-    """A writer of Parquet, or of a Delta table, for which the session has Delta's jars."""
+    """Returns a writer of Parquet, or of a Delta table, which needs Delta's jars in the session."""
     if format not in FORMATS:
         raise InvalidConfiguration(f"format is {format!r}: give one of {', '.join(FORMATS)}")
     rows = SourceRows(spark, access, fields, partitions_min)
@@ -143,7 +143,7 @@ def spark_writer(
 
 
 def source_access(access: StreamAccess) -> dict[str, str]:
-    """The source's options for a logstore."""
+    """Returns the source's options for a logstore."""
     return {
         "gateways": ",".join(access.gateways),
         "accessKey": access.access_key,
@@ -155,7 +155,7 @@ def source_access(access: StreamAccess) -> dict[str, str]:
 
 
 class SourceRows:
-    """The rows of ranges, as the source reads them."""
+    """Reads the rows of ranges by the source."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class SourceRows:
         self._partitions_min = partitions_min
 
     def frame(self, ranges: Sequence[ArchivedRange]) -> DataFrame | None:
-        """None where all of them are empty; a shard of such a one may be gone."""
+        """Returns None if all ranges are empty; the shard of an empty one may be gone."""
         ranges = [each for each in ranges if each.begins_at < each.ends_at]
         if not ranges:
             return None
@@ -190,7 +190,7 @@ class SourceRows:
 
 
 class ParquetWriter:
-    """A folder of its own for each attempt at a commit."""
+    """Writes Parquet, in a folder of its own for each attempt at a commit."""
 
     format = "parquet"
 
@@ -217,7 +217,7 @@ class ParquetWriter:
 
 
 class _Noted(msgspec.Struct):
-    """What a transaction of ours says of itself."""
+    """Our metadata in a Delta transaction."""
 
     ranges: tuple[ArchivedRange, ...]
     fields: dict[str, str]
@@ -245,9 +245,8 @@ class _Action(msgspec.Struct, rename="camel"):
 
 
 class DeltaWriter:
-    """One table for all commits; a commit's number is its transaction's version, so that it is
-    written once, and its ranges stand in the table's log, so that a commit that was not finished
-    is found there.
+    """Writes one table for all commits. A commit's number is its transaction's version, so it is
+    written once. Its ranges stand in the table's log, so an unfinished commit is found there.
     """
 
     format = "delta"
@@ -270,7 +269,7 @@ class DeltaWriter:
             if number in versions:
                 return self._written(actions, name)
             if versions:
-                return None  # of an earlier commit
+                return None  # it belongs to an earlier commit
         return None
 
     def _written(self, actions: Sequence[_Action], name: str) -> WrittenFiles:
@@ -300,7 +299,7 @@ class DeltaWriter:
             userMetadata=msgspec.json.encode(noted).decode(),
             mergeSchema="true",
         )
-        # Where another archiver was faster, the table has its ranges and not these.
+        # If another archiver was faster, the table has its ranges and not these.
         found = self.pending(number)
         if found is None:
             raise StoreDamaged(
@@ -318,7 +317,7 @@ def _actions(data: bytes, name: str) -> list[_Action]:
 
 
 def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
-    """Times as other programs read them best, and zstd; the session stays as it is."""
+    """Writes zstd, and times in the form that others read best; leaves the session unchanged."""
     configuration = frame.sparkSession.conf
     before = configuration.get(_TIMESTAMPS)
     configuration.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
@@ -339,7 +338,7 @@ def _write(frame: DataFrame, kind: str, uri: str, **options: str) -> None:
 def described(
     spark: SparkSession, files: ArchiveFiles, rows: SourceRows, paths: Sequence[str]
 ) -> tuple[ArchivedFile, ...]:
-    """What the manifest says of files, from what is in them; empty ones are left out."""
+    """Reads files to describe them for the manifest; leaves out empty ones."""
     if not paths:
         return ()
     by_name = {path.rpartition("/")[2]: path for path in paths}

@@ -1,4 +1,4 @@
-"""How ranges get into an archive's files: by Arrow here, or by Spark (`archive/spark`)."""
+"""Writers of ranges into an archive's files: by Arrow here, by Spark in `archive/spark`."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from raftwood.pipeline.options import SourceOptions
 from raftwood.pipeline.range_reader import read_range
 
 GROUP_ROWS: Final = 1 << 17
-"""Of a row group: what is read or left out together."""
+"""Rows of a row group, which is read or skipped as a whole."""
 FILE_ROWS_MAX: Final = 1 << 23
 
 
@@ -33,24 +33,24 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 class ArchiveWriter(Protocol):
-    """Writes what a commit will name."""
+    """Writes the files that a commit will name."""
 
     format: str
 
     def pending(self, number: int) -> WrittenFiles | None:
-        """What an earlier run wrote for this commit in a way that it counts already."""
+        """Returns files of an earlier run for this commit that count already."""
 
     def write(self, ranges: Sequence[ArchivedRange], *, number: int) -> WrittenFiles:
-        """Files that last when this returns."""
+        """Writes files, which are durable on return."""
 
 
 def new_folder(number: int) -> str:
-    """Of one attempt at a commit; another attempt has another one."""
+    """Returns the name of a folder for one attempt at a commit; each attempt gets another one."""
     return f"{DATA}/{number:012d}-{uuid.uuid4().hex[:12]}"
 
 
 class ArrowWriter:
-    """Parquet by Arrow, one shard after the other; for archives that need no Spark."""
+    """Writes Parquet by Arrow, one shard after the other; for archives that need no Spark."""
 
     format = "parquet"
 
@@ -104,7 +104,7 @@ class ArrowWriter:
 
 
 class FileFacts:
-    """What the manifest says of a file, gathered while it is written."""
+    """A file's entry in the manifest, gathered while the file is written."""
 
     def __init__(self, path: str, shard: int) -> None:
         self._path = path

@@ -14,19 +14,20 @@ class AggregateOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_
     """Windows, groups and figures."""
 
     window: str
-    """How long, such as `1 minute`."""
+    """The length of a window, such as `1 minute`."""
     slide: str | None = None
-    """A window begins so often; else each where the last one ended."""
+    """The interval at which windows begin; by default, each begins where the last one ended."""
     watermark: str = "10 minutes"
-    """How much later than the newest a row may come; what is later is counted and left out."""
+    """How much later than the newest row a row may come; later ones are counted and left out."""
     time: str = "time"
-    """The column, or an expression, that is a row's time."""
+    """The column, or an expression, with a row's time."""
     group_by: tuple[str, ...] = ()
     measures: dict[str, str] = msgspec.field(default_factory=lambda: {"rows": "count(*)"})
-    """A name, and an aggregate in SQL."""
+    """Names, each with an aggregate in SQL."""
     emits: Literal["final", "changes"] = "final"
-    """`final`: a window once, when nothing can change it any more. `changes`: as it stands after
-    every micro-batch that changed it; the last one is right."""
+    """`final`: writes a window once, when it can no longer change. `changes`: writes a window after
+    every micro-batch that changed it; its last row is right.
+    """
 
 
 class Aggregate(StreamingJob[AggregateOptions]):

@@ -1,4 +1,4 @@
-"""`Archive`: what a stream has gathered goes to Parquet or Delta; then the log may be truncated."""
+"""`Archive`: moves a stream's records to Parquet or Delta; then the log may be truncated."""
 
 import time
 from typing import Literal
@@ -8,7 +8,7 @@ from raftwood.pipeline.jobs.job import Job, JobContext, JobOptions, JobState
 
 
 class ArchiveOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where it goes, and what becomes of the log."""
+    """The place of the archive, and the treatment of the log."""
 
     to: str
     """A folder, or a place in an object store that Spark's Hadoop reaches."""
@@ -16,13 +16,13 @@ class ArchiveOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_field
     columns: tuple[str, ...] = ()
     """Contents that get columns of their own, such as `status int`."""
     truncates: bool = False
-    """Lets the log go of what is archived and needed by no reader."""
+    """Truncates what is archived and needed by no reader."""
     skips_freed: bool = False
-    """Goes on where retention freed something before it was archived."""
+    """Continues if retention freed records before they were archived."""
 
 
 class Archive(Job[ArchiveOptions]):
-    """One run after the other, as the trigger says."""
+    """Runs the archiver repeatedly, as the trigger says."""
 
     kind = "archive"
     options_type = ArchiveOptions
@@ -50,7 +50,7 @@ class Archive(Job[ArchiveOptions]):
         )
 
     def saw(self, report: ArchiveReport, seconds: float) -> None:
-        """A run of the archiver is done."""
+        """Reports the end of a run of the archiver."""
         self.tell(
             state=JobState.RUNNING,
             batches=self.progress.batches + 1,

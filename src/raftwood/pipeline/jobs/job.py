@@ -4,8 +4,8 @@
         def build(self, rows):
             return super().build(rows).withColumn("seen_by", lit("me"))
 
-A file names a class of a user's own as `kind = "module:Class"`. How far a job is it tells while it
-runs, and keeps in a small file for whoever asks later.
+A file names a user's own class as `kind = "module:Class"`. A job reports its progress while it
+runs, and keeps it in a small file for later.
 """
 
 import importlib
@@ -34,13 +34,13 @@ _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(second|minute|hour|d
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """`interval_s` is None for a job that ends once what was there is done."""
+    """When a job runs; without `interval_s` it ends once it has processed what was there."""
 
     text: str
     interval_s: float | None = None
 
     def spark_arguments(self) -> dict[str, Any]:
-        """For `DataStreamWriter.trigger`."""
+        """Returns arguments for `DataStreamWriter.trigger`."""
         if self.interval_s is not None:
             return {"processingTime": self.text}
         return {"once": True} if self.text == ONCE else {"availableNow": True}
@@ -58,7 +58,7 @@ def parse_trigger(text: str) -> Trigger:
 
 
 def duration_s(text: str) -> float:
-    """Of `90 seconds`, `1 minute`, `2 hours`, `1 day`."""
+    """Parses `90 seconds`, `1 minute`, `2 hours`, `1 day`."""
     found = _DURATION.fullmatch(text)
     if found is None or float(found[1]) <= 0:
         raise InvalidConfiguration(f"{text!r} is no time span: give one such as '90 seconds'")
@@ -66,7 +66,7 @@ def duration_s(text: str) -> float:
 
 
 def named(text: str) -> Any:
-    """What `module:name` stands for; modules beside the file are found as well."""
+    """Imports `module:name`; also finds modules beside the file."""
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
         raise InvalidConfiguration(f"{text!r} names nothing: write module:name")
@@ -81,7 +81,7 @@ def named(text: str) -> Any:
     if found is None:
         raise InvalidConfiguration(f"{text!r}: module {module_name!r} has no {name!r}")
     if not module_name.startswith("raftwood."):
-        # Spark's workers may not find the module, so they are given its code.
+        # Spark's workers may not find the module, so its code is sent to them.
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return found
 
@@ -97,7 +97,7 @@ STATUS_FILE: Final = "status.json"
 
 
 class JobState(StrEnum):
-    """Where a job stands in its life."""
+    """The state of a job's run."""
 
     NEW = "new"
     STARTING = "starting"
@@ -106,25 +106,26 @@ class JobState(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     LOST = "lost"
-    """Its process is gone, and it did not say how it ended."""
+    """Its process is gone, and left no final state."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one run, the last one where it is over."""
+    """Figures of the present run, or of the last one."""
 
     job: str
     kind: str
     state: JobState = JobState.NEW
     batches: int = 0
     rows: int = 0
-    """Read in this run."""
+    """Rows read in this run."""
     rows_per_s: float = 0.0
-    """Of the last micro-batch."""
+    """Rate of the last micro-batch."""
     lag: int | None = None
-    """Stored batches of the stream that were not read yet, as of the last micro-batch."""
+    """Stored batches of the stream that are not read yet, as of the last micro-batch."""
     late: int = 0
-    """Rows that came behind the watermark and were left out, as Spark counts them: after it has
-    joined those of one task and one window."""
+    """Rows behind the watermark that were left out, as Spark counts them: after it has joined those
+    of one task and one window.
+    """
     watermark: str | None = None
     updated_ms: int = 0
     pid: int = 0
@@ -132,7 +133,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lag_of(source: Mapping[str, Any]) -> int | None:
-    """From a source's part of Spark's progress: what was there, less what was read."""
+    """Computes the lag from a source's part of Spark's progress: stored batches less those read."""
     try:
         latest, end = source["latestOffset"], source["endOffset"]
         ahead, done = latest["shards"], end["shards"]
@@ -143,11 +144,11 @@ def lag_of(source: Mapping[str, Any]) -> int | None:
             if int(shard) not in ended
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # a source of another kind
+        return None  # the source is of another kind
 
 
 def write_status(folder: str, progress: JobProgress) -> JobProgress:
-    """Whole or not at all; as it was written."""
+    """Writes the status file atomically; returns the progress as written."""
     progress = msgspec.structs.replace(progress, updated_ms=time.time_ns() // 1_000_000)
     path = f"{folder}/{STATUS_FILE}"
     with open(f"{path}.new", "wb") as file:
@@ -157,7 +158,7 @@ def write_status(folder: str, progress: JobProgress) -> JobProgress:
 
 
 def read_status(folder: str, *, job: str, kind: str) -> JobProgress:
-    """Of the last run; of a job that never ran, that it is new."""
+    """Reads the status of the last run; `new` for a job that never ran."""
     try:
         with open(f"{folder}/{STATUS_FILE}", "rb") as file:
             found = msgspec.json.decode(file.read(), type=JobProgress)
@@ -179,20 +180,20 @@ def _is_alive(pid: int) -> bool:
 
 
 STOP_S_MAX: Final = 30.0
-"""How long a micro-batch under way may take before it is broken off; it is done anew next time."""
+"""How long a micro-batch under way may take before it is cancelled; the next run repeats it."""
 
 
 class JobAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs reach LogHub, and Zeppelin where one writes there."""
+    """The access of jobs to LogHub, and to Zeppelin if a job writes there."""
 
     gateways: str
     access_key: str
     access_secret: str
     zeppelin: dict[str, str] = {}
-    """As its sink takes them."""
+    """Options of Zeppelin's sink."""
 
     def options(self) -> dict[str, str]:
-        """As Spark's source and sink take them."""
+        """Returns options for Spark's source and sink."""
         return {
             "gateways": self.gateways,
             "accessKey": self.access_key,
@@ -200,7 +201,7 @@ class JobAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         }
 
     def to(self, path: str) -> StreamAccess:
-        """One logstore, by PROJECT/LOGSTORE."""
+        """Returns the access to one logstore, given as PROJECT/LOGSTORE."""
         return access_to(
             path,
             gateways=self.gateways,
@@ -213,7 +214,7 @@ class JobAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says of any job."""
+    """The options of every job in a file."""
 
     kind: str
     source: str = msgspec.field(name="from")
@@ -226,7 +227,7 @@ Given = TypeVar("Given", bound=JobOptions)
 
 
 class JobContext(msgspec.Struct, frozen=True):
-    """What a run of a job is given."""
+    """What a run of a job receives."""
 
     spark: SparkSession
     on_progress: Callable[[JobProgress], None]
@@ -234,7 +235,7 @@ class JobContext(msgspec.Struct, frozen=True):
 
 
 class Job(ABC, Generic[Given]):
-    """Made of what a file says; `run` it as often as need be, one run at a time."""
+    """A job made from a file's options; `run` it as often as needed, one run at a time."""
 
     kind: ClassVar[str]
     options_type: ClassVar[type[JobOptions]]
@@ -246,7 +247,7 @@ class Job(ABC, Generic[Given]):
         self.options = options
         self.access = access
         self.folder = os.path.abspath(folder)
-        """For its checkpoint, its status and whatever else it remembers."""
+        """The folder of its checkpoint, its status and its other state."""
         self._base = os.path.abspath(base)
         self.trigger: Trigger = parse_trigger(options.trigger)
         self.progress = JobProgress(job=name, kind=self.kind)
@@ -254,10 +255,10 @@ class Job(ABC, Generic[Given]):
         self.check()
 
     def check(self) -> None:
-        """Say what is wrong with the options, before anything runs."""
+        """Raises an error for wrong options, before anything runs."""
 
     def run(self, context: JobContext) -> JobProgress:
-        """Run to the end, or until it is told to stop; what came of it."""
+        """Runs to the end, or until `stop` is set; returns the final progress."""
         os.makedirs(self.folder, exist_ok=True)
         self._told = context.on_progress
         self.progress = JobProgress(
@@ -285,16 +286,16 @@ class Job(ABC, Generic[Given]):
 
     @abstractmethod
     def work(self, context: JobContext) -> None:
-        """Do what the job is for, and `tell` how far it is."""
+        """Does the job's work, and reports progress by `tell`."""
 
     def tell(self, **changes: object) -> None:
-        """Note some figures; they are in the status file when this returns."""
+        """Updates figures; they are in the status file on return."""
         self.progress = msgspec.structs.replace(self.progress, **changes)
         self.progress = write_status(self.folder, self.progress)
         self._told(self.progress)
 
     def place(self, text: str) -> str:
-        """A folder or an address; a folder without a full path is beside the pipeline's file."""
+        """Resolves a folder or an address; a relative folder is beside the pipeline's file."""
         return text if "://" in text else os.path.join(self._base, text)
 
     def invalid(self, text: str) -> InvalidConfiguration:

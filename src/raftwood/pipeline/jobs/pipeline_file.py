@@ -1,4 +1,4 @@
-"""A pipeline as a TOML file: how to reach LogHub and Spark, and jobs in the order they run in.
+"""A pipeline as a TOML file: access to LogHub and Spark, and jobs in the order in which they run.
 
     folder = "web-pipeline"
 
@@ -11,8 +11,8 @@
     to = "web/errors"
     sql = "SELECT time, contents FROM input WHERE contents['status'] >= 500"
 
-What a file says is checked as a whole before anything runs. `KINDS` are the kinds of jobs that come
-with Raftwood; users bring others.
+A file is checked as a whole before anything runs. `KINDS` are the kinds of jobs that come with
+Raftwood; users may add others.
 """
 
 import inspect
@@ -43,7 +43,7 @@ KINDS: Final = {
 
 
 def class_of(kind: str) -> type[Job[Any]]:
-    """Of a kind's name, or of `module:Class`."""
+    """Returns the class of a kind's name, or of `module:Class`."""
     if ":" in kind:
         found = named(kind)
         if not (inspect.isclass(found) and issubclass(found, Job)):
@@ -63,22 +63,22 @@ ADDRESSES: Final = {
     "access_key": "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY",
     "access_secret": "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET",
 }
-"""Where what a file's [loghub] does not say comes from: the same as for all commands."""
+"""The source of values that a file's [loghub] leaves out: the same as for all commands."""
 TABLE: Final = {
     "addresses": ADDRESSES_VARIABLE,
     "user": USER_VARIABLE,
     "password": PASSWORD_VARIABLE,
 }
-"""The same of [zeppelin], which jobs that write there need."""
+"""The same for [zeppelin], which jobs that write there need."""
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Spark runs, and with which settings."""
+    """Where Spark runs, and its settings."""
 
     master: str = "local[2,4]"
     """The second number is how often a task is tried."""
     settings: dict[str, str] = {}
-    """Spark's own, such as `"spark.sql.shuffle.partitions" = "8"`."""
+    """Spark's own settings, such as `"spark.sql.shuffle.partitions" = "8"`."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,12 +94,12 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str
-    """Each job has a folder below it."""
+    """The parent of each job's own folder."""
     spark: SparkOptions
     jobs: list[Job[Any]]
 
     def chosen(self, names: tuple[str, ...]) -> list[Job[Any]]:
-        """Those that are named, in the order of the file; all where none is."""
+        """Returns the named jobs, in the order of the file; all if no name is given."""
         known = {job.name for job in self.jobs}
         for name in names:
             if name not in known:
@@ -112,8 +112,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 def read_pipeline(
     path: str, environment: Mapping[str, str] = os.environ, *, needs_access: bool = True
 ) -> Pipeline:
-    """`InvalidConfiguration` names the file, the job and what is wrong with it; who only looks at
-    jobs needs no access.
+    """Reads a pipeline; `InvalidConfiguration` names the file, the job and the mistake. A caller
+    that only lists jobs needs no access.
     """
     try:
         with open(path, "rb") as file:
@@ -130,7 +130,7 @@ def pipeline_of(
     *,
     needs_access: bool = True,
 ) -> Pipeline:
-    """From the text of a file; what it names without a full path is beside it."""
+    """Parses the text of a file; relative paths in it are beside the file."""
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _File)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:

@@ -1,10 +1,10 @@
-"""`QueryJob`: a job that is one query of Spark's Structured Streaming over a stream.
+"""`QueryJob`: a job that is one Structured Streaming query of Spark over a stream.
 
-The checkpoint says which positions a micro-batch reads, also when it has to be run again; where the
-rows go is for subclasses to say. `StreamingJob` writes to a stream, exactly once: the sink stores
-what a micro-batch writes once, however often it is written. For that its rows must come in the same
-order each time: rows that go from source to sink as they are do so by themselves, and what was
-shuffled on its way is sorted before it is written (`order`).
+The checkpoint says which positions a micro-batch reads, also when it has to run again; subclasses
+say where the rows go. `StreamingJob` writes to a stream, exactly once: the sink stores a
+micro-batch once, however often it is written. This requires that its rows come in the same order
+each time: rows that go unchanged from source to sink do, and shuffled rows are sorted before they
+are written (`order`).
 """
 
 import json
@@ -30,29 +30,29 @@ _LOOK_S: Final = 0.25
 
 
 class QueryOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says of what is read."""
+    """The options of reading a stream."""
 
     fields: str | None = None
-    """A schema in Spark's words: the columns, and contents by name, that are read."""
+    """A schema in Spark's syntax: the columns, and contents by name, to read."""
     starting: str = "earliest"
     """Where a new checkpoint begins: `earliest`, `latest`, or positions by shard as JSON."""
     rows_per_batch_max: int | None = None
     fails_on_data_loss: bool = True
     holds_log: bool = True
-    """Nothing is truncated that the job has not read yet, also while it does not run."""
+    """Prevents truncation of what the job has not read yet, also while it does not run."""
 
 
 Queried = TypeVar("Queried", bound=QueryOptions)
 
 
 class QueryJob(Job[Queried]):
-    """Subclasses say what is made of the rows, and where it goes."""
+    """Subclasses define the transformation of rows, and their target."""
 
     _read_to: StreamOffset | None = None
-    """Behind the last micro-batch of this run."""
+    """The offset behind the last micro-batch of this run."""
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The stream's rows, as they come."""
+        """Returns the stream's rows."""
         options = self.options
         reader = spark.readStream.format("loghub").options(**self.source_options())
         if options.fields is not None:
@@ -74,20 +74,20 @@ class QueryJob(Job[Queried]):
 
     @property
     def group(self) -> str:
-        """The consumer group whose checkpoints say how far the job is."""
+        """Returns the consumer group whose checkpoints follow the job."""
         return f"job-{self.name[:64]}-{zlib.crc32(self.folder.encode()):08x}"
 
     @abstractmethod
     def build(self, rows: DataFrame) -> DataFrame:
-        """What is written, made of what is read."""
+        """Returns the rows to write, made from the rows that are read."""
 
     @abstractmethod
     def write(self, rows: DataFrame, writer: DataStreamWriter) -> StreamingQuery:
-        """The query, running; all but its sink has been said."""
+        """Starts the query with a writer that lacks only its sink; returns it."""
 
     @property
     def output_mode(self) -> str:
-        """As Spark calls it."""
+        """Returns Spark's name of the output mode."""
         return "append"
 
     @property
@@ -95,7 +95,7 @@ class QueryJob(Job[Queried]):
         return f"{self.folder}/checkpoint"
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """The query, running; for programs that look after it themselves."""
+        """Starts the query and returns it, for programs that supervise it themselves."""
         make_active(spark)
         rows = self.build(self.read(spark))
         writer = (
@@ -122,7 +122,7 @@ class QueryJob(Job[Queried]):
         self._note_read()
 
     def _note_read(self) -> None:
-        """The source notes what was read when the next micro-batch begins: not after the last."""
+        """Sets the checkpoints after the last micro-batch: the source does so at the next one."""
         if self.options.holds_log and self._read_to is not None:
             with Hub.connect(self.access.to(self.options.source)) as hub:
                 hub.note(self.group, self._read_to.positions)
@@ -134,7 +134,7 @@ class QueryJob(Job[Queried]):
                 return
 
     def saw(self, progress: dict[str, Any]) -> None:
-        """A micro-batch is done."""
+        """Handles the progress of a micro-batch that is done."""
         sources = progress.get("sources") or [{}]
         if isinstance(end := sources[0].get("endOffset"), dict):
             self._read_to = StreamOffset.from_json(end)
@@ -155,14 +155,14 @@ class QueryJob(Job[Queried]):
 
 
 def _let_finish(query: StreamingQuery) -> None:
-    """Until no micro-batch is under way, within bounds; one broken off is only done anew."""
+    """Waits, within bounds, for the end of a micro-batch; the next run repeats a cancelled one."""
     deadline = time.monotonic() + STOP_S_MAX
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
 
 
 class _Listener(StreamingQueryListener):
-    """Hears of all queries of a session; passes on what concerns one job."""
+    """Receives the events of all queries of a session; passes on those of one job."""
 
     def __init__(self, job: QueryJob[Any]) -> None:
         self._job = job
@@ -170,7 +170,7 @@ class _Listener(StreamingQueryListener):
         self._ended = threading.Event()
 
     def wait_for_end(self) -> None:
-        """Events come a moment after what they tell of."""
+        """Events arrive a moment after what they report."""
         self._ended.wait(STOP_S_MAX)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name, as those below)
@@ -197,7 +197,7 @@ _SHUFFLING: Final = re.compile(
 
 
 class StreamOptions(QueryOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says of a job from stream to stream."""
+    """The options of a job from stream to stream."""
 
     target: str = msgspec.field(name="to")
     """PROJECT/LOGSTORE."""
@@ -209,7 +209,7 @@ Streamed = TypeVar("Streamed", bound=StreamOptions)
 
 
 class StreamingJob(QueryJob[Streamed]):
-    """Subclasses say what is made of the rows."""
+    """Subclasses define the transformation of rows."""
 
     @property
     def key_column(self) -> str | None:
@@ -217,7 +217,7 @@ class StreamingJob(QueryJob[Streamed]):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Columns that tell any two rows apart; none where rows come in one order by themselves."""
+        """Returns columns that distinguish any two rows; empty if their order is fixed anyway."""
         return ()
 
     def sink_options(self) -> dict[str, str]:
@@ -231,12 +231,10 @@ class StreamingJob(QueryJob[Streamed]):
         return writer.format("loghub").options(**self.sink_options()).start(self.options.target)
 
     def _check_order(self, rows: DataFrame) -> None:
-        """Rows that were shuffled come in any order, and what is written again would be taken for
-        what it is not.
-        """
+        """Raises if shuffled rows have no fixed order: a repeated write would store other rows."""
         made = getattr(rows, "_jdf", None)
         if made is None:
-            return  # through Spark Connect there is no plan to look at
+            return  # Spark Connect provides no plan to check
         what = shuffling(made.queryExecution().analyzed().toString())
         if what is not None:
             raise self.invalid(
@@ -257,6 +255,6 @@ class StreamingJob(QueryJob[Streamed]):
 
 
 def shuffling(plan: str) -> str | None:
-    """What in one of Spark's plans changes the order of rows, or may; None where nothing does."""
+    """Returns the step of a Spark plan that may change the order of rows; None without one."""
     found = _SHUFFLING.search(plan)
     return None if found is None else found[1]

@@ -1,6 +1,6 @@
-"""`Replay`: what a stream's log has of a time range, sent to another stream once more.
+"""`Replay`: sends a time range of a stream's log to another stream once more.
 
-`Backfill` does the same with what the stream ever had, from its archive and its log.
+`Backfill` does the same with the whole history of the stream, from its archive and its log.
 """
 
 from datetime import UTC, datetime
@@ -17,13 +17,13 @@ from raftwood.pipeline.jobs.transform import with_sql
 
 
 class TimeRange(msgspec.Struct, frozen=True):
-    """`begin` ≤ time < `end`, in microseconds since 1970; None where there is no bound."""
+    """`begin` ≤ time < `end`, in microseconds since 1970; None means no bound."""
 
     begin_us: int | None
     end_us: int | None
 
     def condition(self) -> Column:
-        """Of the column `time`."""
+        """Returns the condition on the column `time`."""
         found = f.lit(True)
         if self.begin_us is not None:
             found = found & (f.col("time") >= f.timestamp_micros(f.lit(self.begin_us)))
@@ -42,7 +42,7 @@ def time_range(begin: str | None, end: str | None) -> TimeRange:
 
 
 def time_us(text: str) -> int:
-    """Of ISO 8601; UTC where it names no zone."""
+    """Parses ISO 8601; a time without a zone is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
@@ -57,21 +57,21 @@ def time_us(text: str) -> int:
 
 
 class ReplayOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which records; `trigger` is best left as it is, for a replay to have an end."""
+    """The records to send; leave `trigger` at its default, so that a replay ends."""
 
     begin: str | None = None
     """Records from this time on, such as 2026-10-01T12:00:00Z."""
     end: str | None = None
     """Records before this time."""
     received_since: str | None = None
-    """Reads from what was received at this time on, to pass over what is long before."""
+    """Reads from what was received at this time on, to skip older records."""
     sql: str | None = None
-    """A query over `input`; else records go as they are."""
+    """A query over `input`; by default records are sent unchanged."""
     holds_log: bool = False
 
 
 class Replay(StreamingJob[ReplayOptions]):
-    """Read from the log alone; `Backfill` reads the archive as well."""
+    """Reads only the log; `Backfill` reads the archive as well."""
 
     kind = "replay"
     options_type: ClassVar[type[JobOptions]] = ReplayOptions
@@ -91,14 +91,14 @@ class Replay(StreamingJob[ReplayOptions]):
 
 
 class BackfillOptions(ReplayOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As of a replay."""
+    """The options of a replay, and the archive."""
 
     archive: str
-    """The archive's folder, or where it is in an object store."""
+    """The archive's folder, or its place in an object store."""
 
 
 class Backfill(Replay):
-    """History and tail have one space of positions, so that one query reads both."""
+    """History and tail share one space of positions, so one query reads both."""
 
     kind = "backfill"
     options_type = BackfillOptions

@@ -1,7 +1,7 @@
-"""Runs the jobs of a pipeline in one Spark session, until it is told to stop.
+"""Runs the jobs of a pipeline in one Spark session, until `stop` is set.
 
-Those that end run one after the other, those that do not side by side. What Spark's processes say
-goes to a file.
+Jobs that end run one after the other, those that do not end run side by side. The output of Spark's
+processes goes to a file.
 """
 
 import os
@@ -28,10 +28,10 @@ def running_spark(
     master: str = LOCAL,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Whatever Java and Spark's Python workers write stands in `spark.log` of the folder."""
+    """Runs a session; Java and Spark's Python workers log errors to the folder's `spark.log`."""
     os.makedirs(folder, exist_ok=True)
     with _errors_to(f"{folder}/{LOG_FILE}"):
-        # Processes that are started now inherit where standard error goes now.
+        # Processes that start now inherit standard error.
         spark = spark_session(name, master=master, settings=settings)
     try:
         yield spark
@@ -58,8 +58,8 @@ def run_jobs(
     on_progress: Callable[[JobProgress], None],
     stop: threading.Event,
 ) -> list[JobProgress]:
-    """How each job ended, in order. A job that fails stops those that run beside it; its error is
-    raised when all have ended.
+    """Runs jobs; returns how each ended, in order. A job that fails stops those that run beside it;
+    its error is raised when all have ended.
     """
     context = JobContext(spark, on_progress, stop)
     with ThreadPoolExecutor(max_workers=max(1, len(jobs)), thread_name_prefix="job") as threads:
@@ -72,7 +72,7 @@ def run_jobs(
                     job.run(context)
                 else:
                     running = threads.submit(job.run, context)
-                    # By itself it ends only where it fails.
+                    # By itself it ends only after a failure.
                     running.add_done_callback(lambda _: stop.set())
                     beside.append(running)
         except BaseException:

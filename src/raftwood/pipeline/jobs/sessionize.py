@@ -1,4 +1,4 @@
-"""`Sessionize`: rows of one key without a long gap between them become one row, when it is over."""
+"""`Sessionize`: joins rows of one key without a long gap into one row, when the session is over."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -14,11 +14,11 @@ from raftwood.pipeline.jobs.query import StreamingJob, StreamOptions
 
 
 class RowSession(msgspec.Struct, array_like=True):
-    """A visit so far; times in milliseconds."""
+    """A session so far; times in milliseconds."""
 
     start_ms: int
     end_ms: int
-    """Of its last row."""
+    """The time of its last row."""
     rows: int
     sums: list[float]
     first: list[str | None]
@@ -26,7 +26,7 @@ class RowSession(msgspec.Struct, array_like=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """What of a row goes into its session."""
+    """The part of a row that goes into its session."""
 
     time_ms: int
     sums: Sequence[float]
@@ -36,7 +36,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 def with_rows(
     sessions: Sequence[RowSession], rows: Iterable[SessionRow], gap_ms: int
 ) -> list[RowSession]:
-    """Sessions in order, no two nearer to one another than the gap; whatever order rows come in."""
+    """Adds rows, in any order; returns sessions in order, with a longer gap between any two."""
     singles = [
         RowSession(row.time_ms, row.time_ms, 1, list(row.sums), list(row.texts), list(row.texts))
         for row in rows
@@ -52,7 +52,7 @@ def with_rows(
 
 
 def _join(session: RowSession, later: RowSession) -> None:
-    """Add one that does not start before it."""
+    """Joins a session with one that does not start before it."""
     if later.end_ms >= session.end_ms:
         session.end_ms, session.last = later.end_ms, later.last
     session.rows += later.rows
@@ -66,7 +66,7 @@ def _start(session: RowSession) -> int:
 def closed(
     sessions: Sequence[RowSession], *, watermark_ms: int, gap_ms: int
 ) -> tuple[list[RowSession], list[RowSession]]:
-    """Those that no row can join any more, and those that are open."""
+    """Returns the sessions that no row can join any more, and the open ones."""
     over = [each for each in sessions if each.end_ms + gap_ms <= watermark_ms]
     return over, [each for each in sessions if each.end_ms + gap_ms > watermark_ms]
 
@@ -77,22 +77,22 @@ _decode: Final = msgspec.json.Decoder(list[RowSession]).decode
 
 
 class SessionizeOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose sessions, and what is kept of them."""
+    """The key of sessions, and the kept values."""
 
     key: str
-    """The column, or an expression, that says whose row it is."""
+    """The column, or an expression, that identifies the owner of a row."""
     gap: str = "30 minutes"
-    """After so long without a row a session is over."""
+    """A session is over after so long without a row."""
     watermark: str = "10 minutes"
     time: str = "time"
     sums: tuple[str, ...] = ()
-    """Columns that are added up."""
+    """Columns to add up."""
     ends: tuple[str, ...] = ()
     """Columns whose first and last values are kept."""
 
 
 class Sessionize(StreamingJob[SessionizeOptions]):
-    """State by key: its open sessions, as text."""
+    """Keeps the open sessions of each key as state, in text form."""
 
     kind = "sessionize"
     options_type = SessionizeOptions
@@ -137,12 +137,12 @@ class Sessionize(StreamingJob[SessionizeOptions]):
 def _with_state(
     gap_ms: int, sums: tuple[str, ...], ends: tuple[str, ...]
 ) -> Callable[[Any, Iterable[pandas.DataFrame], GroupState], Iterator[pandas.DataFrame]]:
-    """For one key: the rows of a micro-batch, or none where its time is up."""
+    """Updates one key with the rows of a micro-batch, or with none after its timeout."""
 
     def update(
         key: Any, frames: Iterable[pandas.DataFrame], state: GroupState
     ) -> Iterator[pandas.DataFrame]:
-        # Spark takes this function apart to send it on, and those that it calls by their names.
+        # Spark pickles this function, and the functions that it calls, by value.
         yield from _updated(key[0], frames, state, gap_ms, sums, ends)
 
     return update

@@ -1,6 +1,6 @@
-"""`Transform`: rows of a stream, changed by SQL or by a Python function, into another stream.
+"""`Transform`: changes rows of a stream by SQL or a Python function, into another stream.
 
-`Keys` puts them into a table of Zeppelin instead, the last row of each key the value.
+`Keys` puts them into a table of Zeppelin instead; the last row of each key is the value.
 """
 
 import threading
@@ -17,9 +17,9 @@ from raftwood.pipeline.jobs.job import duration_s, function_named
 from raftwood.pipeline.jobs.query import QueryJob, QueryOptions, StreamingJob, StreamOptions
 
 INPUT: Final = "input"
-"""What SQL calls the stream's rows."""
+"""The name of the stream's rows in SQL."""
 _naming: Final = threading.Lock()
-"""Jobs in threads of their own share the session, and so its names."""
+"""Jobs in threads share the session, and so its names."""
 RowFunction = Callable[[dict[str, Any]], dict[str, Any] | Iterable[dict[str, Any]] | None]
 _OUTPUT: Final = "time timestamp, topic string, contents map<string,string>"
 _ARROW: Final = pyarrow.schema(
@@ -35,11 +35,11 @@ class TransformOptions(StreamOptions, frozen=True, kw_only=True, forbid_unknown_
     """Give either `sql` or `python`."""
 
     sql: str | None = None
-    """A query over `input`; columns that no record has of itself become contents."""
+    """A query over `input`; columns that are not a record's own become contents."""
     python: str | None = None
-    """`module:function`: it gets a row as a dict, and returns contents, several, or None."""
+    """`module:function`: it receives a row as a dict, and returns contents, several, or None."""
     order_by: tuple[str, ...] = ()
-    """For SQL that joins, groups or removes what is twice: columns that tell any two rows apart."""
+    """For SQL that joins, groups or removes duplicates: columns that distinguish any two rows."""
 
 
 class Transform(StreamingJob[TransformOptions]):
@@ -63,7 +63,7 @@ class Transform(StreamingJob[TransformOptions]):
 
 
 def with_sql(rows: DataFrame, query: str) -> DataFrame:
-    """The query's outcome; the name `input` is the rows' for as long as it takes to say so."""
+    """Returns the query's result; the view `input` exists only while the query is analyzed."""
     with _naming:
         rows.createOrReplaceTempView(INPUT)
         try:
@@ -76,7 +76,7 @@ def _mapped(
     function: RowFunction,
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     def over(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        # Spark takes this function apart to send it on, and those that it calls by their names.
+        # Spark pickles this function, and the functions that it calls, by value.
         return map(partial(_made, function), batches)
 
     return over
@@ -104,21 +104,21 @@ def _contents(
 
 
 class KeysOptions(QueryOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is the key, and what the value; the user of the table is in [zeppelin]."""
+    """The key and the value; [zeppelin] names the user of the table."""
 
     key: str
-    """With columns in braces, such as `minute:{window_start}`."""
+    """A template with columns in braces, such as `minute:{window_start}`."""
     value: str | None = None
-    """A column; else the row as JSON."""
+    """A column; by default the row as JSON."""
     operation: Literal["set", "increment"] = "set"
     ttl: str | None = None
     """How long keys are kept, such as `7 days`."""
     sql: str | None = None
-    """A query over `input`, before rows are written."""
+    """A query over `input`, applied before rows are written."""
 
 
 class Keys(QueryJob[KeysOptions]):
-    """Rows as they come: what comes later replaces what came before."""
+    """Writes rows in order: later ones replace earlier ones."""
 
     kind = "keys"
     options_type = KeysOptions
@@ -134,7 +134,7 @@ class Keys(QueryJob[KeysOptions]):
         return writer.format("zeppelin").options(**self.table_options()).start()
 
     def table_options(self) -> dict[str, str]:
-        """As the sink takes them."""
+        """Returns the options of the sink."""
         options, table = self.options, self.access.zeppelin
         for name in ("addresses", "password"):
             if not table.get(name):

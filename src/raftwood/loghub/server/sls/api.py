@@ -1,10 +1,10 @@
-"""`SlsRoutes`: the calls of SLS's API, and which path and method is which.
+"""`SlsRoutes`: the calls of SLS's API, and their paths and methods.
 
     front = HttpFront(environment, [SlsRoutes(environment, gateway, body_bytes_max=...)], ...)
 
-Calls about projects and logstores, about consumer groups with their members and checkpoints, and
-about what is in a logstore: puts, pulls, cursors and shards. Parameters and JSON bodies are read
-with errors that name what is wrong.
+The calls concern projects and logstores; consumer groups with their members and checkpoints; and
+records: puts, pulls, cursors and shards. Errors about parameters and JSON bodies name what is
+wrong.
 """
 
 from functools import partial
@@ -107,7 +107,7 @@ def number(text: str, name: str) -> int:
 
 
 def flag_parameter(request: HttpRequest, name: str) -> bool:
-    """Python's SDK writes `True`, others `true`."""
+    """Reads a flag: Python's SDK writes `True`, others `true`."""
     value = request.parameters.get(name, "false").lower()
     if value not in ("true", "false"):
         raise InvalidParameter(f"{name} {value[:40]!r} is neither true nor false")
@@ -115,7 +115,7 @@ def flag_parameter(request: HttpRequest, name: str) -> bool:
 
 
 async def json_body(request: HttpRequest, kind: type[_Body]) -> _Body:
-    """The body as a struct; what the struct does not know is left out."""
+    """Decodes the body into a struct; ignores unknown fields."""
     body = await request.body(bytes_max=JSON_BYTES_MAX)
     check_body(request, body)
     try:
@@ -138,12 +138,12 @@ def json_answer(value: Any) -> HttpResponse:
 
 
 def logstore_of(request: HttpRequest) -> str:
-    """From `/logstores/NAME/...`."""
+    """Reads the logstore from `/logstores/NAME/...`."""
     return request.path.split("/", 3)[2]
 
 
 class CatalogCalls:
-    """Each is a handler; paths are matched in `routes`."""
+    """Handlers for projects and logstores; `routes` maps paths to them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -165,8 +165,9 @@ class CatalogCalls:
         return EMPTY
 
     async def get_or_list_projects(self, request: HttpRequest) -> HttpResponse:
-        """A list where Host names no project; and for its paging, as what looks like a project may
-        be the name of the gateway."""
+        """Lists projects if Host names none, or if the query has paging parameters: what looks like
+        a project in Host may be the gateway's own name.
+        """
         given = request.parameters
         if request.project and "offset" not in given and "size" not in given:
             project = await control(self._gateway, request, GetProject(project=request.project))
@@ -232,12 +233,12 @@ _Held = Annotated[tuple[Annotated[int, Meta(ge=0, le=1 << 31)], ...], Meta(max_l
 
 
 def _group_of(request: HttpRequest) -> str:
-    """From `/logstores/NAME/consumergroups/GROUP`."""
+    """Reads the group from `/logstores/NAME/consumergroups/GROUP`."""
     return request.path.split("/", 4)[4]
 
 
 class GroupCalls:
-    """Each is a handler; paths are matched in `routes`."""
+    """Handlers for consumer groups; `routes` maps paths to them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -279,7 +280,7 @@ class GroupCalls:
         return EMPTY
 
     async def post(self, request: HttpRequest) -> HttpResponse:
-        """A heartbeat or a checkpoint."""
+        """Handles a heartbeat or a checkpoint."""
         match request.parameters.get("type"):
             case "heartbeat":
                 return await self._heartbeat(request)
@@ -326,19 +327,19 @@ class GroupCalls:
 
 
 COUNT_MAX: Final = 1000
-"""LogGroups of one pull, as SLS has it."""
+"""Limit of LogGroups in one pull, the same as SLS's."""
 PULL_BYTES_MAX: Final = 5 << 20
 WAIT_MS_MAX: Final = 30_000
 _PROTOBUF: Final = b"application/x-protobuf"
 
 
 def _shard_of(request: HttpRequest) -> int:
-    """From `/logstores/NAME/shards/NUMBER`."""
+    """Reads the shard from `/logstores/NAME/shards/NUMBER`."""
     return number(request.path.split("/", 4)[4], "shard")
 
 
 class StreamCalls:
-    """Each is a handler; paths are matched in `routes`."""
+    """Handlers for records and shards; `routes` maps paths to them."""
 
     def __init__(
         self, gateway: Gateway, *, body_bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
@@ -376,7 +377,7 @@ class StreamCalls:
         return EMPTY
 
     async def get_of_shard(self, request: HttpRequest) -> HttpResponse:
-        """A pull, a cursor, or a cursor's time."""
+        """Handles a pull, a cursor, or a cursor's time."""
         project = project_of(request)
         self._allow(request, project, AccessRole.READER)
         match request.parameters.get("type"):
@@ -451,7 +452,7 @@ class StreamCalls:
         return json_answer([shard_answer(each) for each in shards])
 
     async def reshard(self, request: HttpRequest) -> HttpResponse:
-        """Split or merge a shard."""
+        """Splits or merges a shard."""
         project, logstore, shard = project_of(request), logstore_of(request), _shard_of(request)
         match request.parameters.get("action"):
             case "split":
@@ -538,7 +539,7 @@ class SlsRoutes:
 
 
 def _shape(path: str) -> str:
-    """The path with a star for each name in it."""
+    """Returns the path with a star for each name in it."""
     parts = path.split("/")
     if len(parts) > 2 and parts[1] == "logstores":
         parts[2] = "*"

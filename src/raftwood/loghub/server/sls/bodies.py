@@ -1,9 +1,9 @@
-"""Bodies of puts and pulls.
+"""The bodies of puts and pulls.
 
-A put's body is unpacked within what it says of itself, checked, and stored as it came. A pull's is
-a LogGroupList, put together of stored batches without parsing them: its LogGroups one behind the
-other, each with a tag and its length before it. Batches that were put as Arrow are converted; for a
-reader that asks for Arrow, all others are.
+A put's body is unpacked within its declared size, checked, and stored as sent. A pull's body is a
+LogGroupList, joined from stored batches without parsing them: each LogGroup with a tag and its
+length before it. Batches that were put as Arrow are converted; for a reader that asks for Arrow,
+all other batches are converted instead.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ _SLICE_FIELDS: Final = 4_096
 
 
 def declared_raw_bytes(request: HttpRequest, *, bytes_max: int) -> int:
-    """`x-log-bodyrawsize`, refused before anything of that size is allocated."""
+    """Reads `x-log-bodyrawsize`; refuses it before anything of that size is allocated."""
     text = request.header(b"x-log-bodyrawsize")
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise InvalidParameter(
@@ -74,11 +74,11 @@ async def batch_of(
     raw_bytes: int,
     bounds: DecodeBounds = DEFAULT_BOUNDS,
 ) -> Batch | None:
-    """What is to be stored; None where there is no record in it."""
+    """Makes the batch to store; None if the body has no records."""
     compression = request.header(b"x-log-compresstype").lower()
     if compression in _INFLATED:
         raw: Buffer = await _inflated(body, turns, raw_bytes)
-        # Stored batches know no deflate.
+        # Stored batches cannot use deflate.
         codec = Codec.LZ4
         stored = await long_work.do(partial(compress, raw, codec), size=raw_bytes)
     elif compression in _CODECS:
@@ -106,7 +106,7 @@ async def batch_of(
 
 
 async def _log_records(raw: bytes, turns: FairScheduler, bounds: DecodeBounds) -> int:
-    """How many logs there are in a LogGroup, once all of it was decoded, a slice at a time."""
+    """Decodes a whole LogGroup, a slice at a time; returns the number of its logs."""
     name = "the LogGroup"
     group = ProtobufFields(raw, name)
     records = others = begin = since = 0
@@ -125,7 +125,7 @@ async def _log_records(raw: bytes, turns: FairScheduler, bounds: DecodeBounds) -
                 raise bounds.too_many(name, "keys")
         since += 1
         if end - begin >= SLICE_BYTES or since >= _SLICE_FIELDS:
-            # A run of a message's fields is a message.
+            # A run of a message's fields is itself a message.
             decode_log_group(raw[begin:end])
             begin, since = end, 0
             await turns.pause()
@@ -148,7 +148,7 @@ async def _inflated(body: bytes, turns: FairScheduler, raw_bytes: int) -> bytes:
 
 
 RAW_BYTES_MAX: Final = 10 << 20
-"""Of one answer, but for a single batch that is larger."""
+"""Limit of one answer, except for a single batch that is larger."""
 _BATCH_BYTES_MAX: Final = 64 << 20
 _LOG_GROUP_TAG: Final = b"\x0a"
 
@@ -156,19 +156,19 @@ Converter = Callable[[Buffer, StoredHead], list[Buffer]]
 
 
 class PulledParts(msgspec.Struct, frozen=True, gc=False):
-    """The batches of an answer, each as one part or several, and where to pull next."""
+    """The batches of an answer, each in one or more parts, and the position of the next pull."""
 
     parts: list[Buffer]
     next: Position
 
 
 def log_groups(batches: Sequence[StoredBatch], following: Position) -> PulledParts:
-    """As many batches as fit, as LogGroups."""
+    """Converts as many batches as fit to LogGroups."""
     return _parts(batches, following, _to_log_groups, _unreadable)
 
 
 def arrow_streams(batches: Sequence[StoredBatch], following: Position) -> PulledParts:
-    """As many batches as fit, each as an Arrow stream of its own: their columns may differ."""
+    """Converts as many batches as fit, each to an Arrow stream of its own, as columns differ."""
     return _parts(
         batches,
         following,
@@ -185,7 +185,7 @@ def log_group_list(groups: Sequence[Buffer]) -> bytes:
 
 
 def framed(streams: Sequence[Buffer]) -> bytes:
-    """Each behind its length, as 4 bytes, little-endian."""
+    """Joins streams, each behind its length as 4 bytes, little-endian."""
     found: list[Buffer] = []
     for stream in streams:
         found += (len(stream).to_bytes(4, "little"), stream)
@@ -210,10 +210,10 @@ def _parts(
             # The batch may be right, and another gateway can read it.
             raise
         except RaftwoodError as error:
-            # Whoever put it broke it. All readers would be stuck here for ever, so they are told,
-            # in the stream.
+            # The producer stored a broken batch. All readers would be stuck here for ever, so they
+            # get a record about it instead.
             converted = [unreadable(batch, head, error)]
-        # What it is converted to may be far larger than what was put.
+        # The converted batch may be far larger than the stored one.
         size += sum([len(part) for part in converted])
         if parts and size > RAW_BYTES_MAX:
             return PulledParts(parts, batch.position)
@@ -248,7 +248,7 @@ def _unreadable(batch: StoredBatch, head: StoredHead, error: Exception) -> bytes
 
 
 def compressed(raw: bytes, accepted: str) -> tuple[Buffer, bytes]:
-    """The body for an Accept-Encoding, and its name for `x-log-compresstype`."""
+    """Compresses a body for an Accept-Encoding; returns also the name for `x-log-compresstype`."""
     names = [part.partition(";")[0].strip() for part in accepted.lower().split(",")]
     codec = Codec.LZ4 if "lz4" in names else Codec.ZSTD if "zstd" in names else Codec.NONE
     name = b"" if codec is Codec.NONE else codec.name.lower().encode()

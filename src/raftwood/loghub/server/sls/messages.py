@@ -204,7 +204,7 @@ def logstore_answer(logstore: Logstore) -> LogstoreAnswer:
 
 
 def shard_answer(shard: Shard) -> ShardAnswer:
-    """While a shard is sealing, who takes its range over is not to be seen yet."""
+    """Encodes a shard; hides, while it is sealing, which shards take its range over."""
     is_readonly = shard.status is ShardStatus.READONLY
     return ShardAnswer(
         shard_id=shard.id,

@@ -1,4 +1,4 @@
-"""The OpenAPI description of SLS's calls, made of the same structs that read and write them."""
+"""The OpenAPI description of SLS's calls, generated from the structs that encode them."""
 
 from typing import Any, Final
 
@@ -191,7 +191,7 @@ def _pull() -> dict[str, Any]:
             ("end_cursor", _TEXT),
             ("count", _NUMBER),
             ("from", {"anyOf": [{"enum": ["begin", "end"]}, _NUMBER]}),
-            # Raftwood's own: how long to wait for the first LogGroup.
+            # Raftwood's own parameter: how long to wait for the first LogGroup.
             ("wait_ms", {"type": "integer", "minimum": 0, "maximum": 30_000}),
         ),
     )

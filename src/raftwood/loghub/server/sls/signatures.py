@@ -1,8 +1,8 @@
 """Signatures of SLS requests, versions 1 and 4, and login by them.
 
-Pure functions over a request's parts say what is signed, and make the signature; header names are
-in lower case, parameters decoded. `signing_key` finds the key that signed a request, and
-`check_body` refuses a body that is not the one that was signed.
+Pure functions over a request's parts compute the signed text and the signature; header names are in
+lower case, parameters decoded. `signing_key` finds the key that signed a request, and `check_body`
+refuses a body that differs from the signed one.
 """
 
 import base64
@@ -30,7 +30,7 @@ _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
 class SignedParts(msgspec.Struct, frozen=True, gc=False):
-    """What a signature covers; a body is covered by its digest in the headers."""
+    """The parts that a signature covers; it covers a body by its digest in the headers."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class SignedParts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credential(msgspec.Struct, frozen=True, gc=False):
-    """Who signed, and how; a scope only in version 4."""
+    """The key and the scheme of a signature; only version 4 has a scope."""
 
     version: int
     key_id: str
@@ -49,7 +49,7 @@ class Credential(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_authorization(text: str) -> Credential | None:
-    """`LOG id:signature`, `SLS id:signature`, or version 4; None for anything else."""
+    """Parses `LOG id:signature`, `SLS id:signature`, or version 4; None for anything else."""
     scheme, _, rest = text.partition(" ")
     if scheme in ("LOG", "SLS"):
         key_id, colon, signature = rest.strip().partition(":")
@@ -64,13 +64,13 @@ def parse_authorization(text: str) -> Credential | None:
 
 
 def signature_v1(secret: str, parts: SignedParts) -> str:
-    """Of HMAC-SHA1, in base64."""
+    """Signs by HMAC-SHA1, in base64."""
     headers = parts.headers
     lines = [
         parts.method.encode(),
         headers.get(b"content-md5", b""),
         headers.get(b"content-type", b""),
-        # Some proxies drop the date; clients send it twice for that, and sign it once.
+        # Some proxies drop the date; clients therefore send it twice, and sign it once.
         headers.get(b"date") or headers.get(b"x-log-date", b""),
     ]
     lines += [
@@ -93,7 +93,7 @@ def _resource(path: str, parameters: Mapping[str, str]) -> str:
 
 
 def signature_v4(secret: str, parts: SignedParts, *, date: str, region: str) -> str:
-    """Of HMAC-SHA256, in hexadecimal; covers the host as well."""
+    """Signs by HMAC-SHA256, in hexadecimal; the signature covers the host as well."""
     headers = parts.headers
     names = sorted(
         name for name in headers if name in (b"content-type", b"host") or _is_signed(name)
@@ -134,7 +134,7 @@ def _query_v4(parameters: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def parse_date_v1(text: str) -> int | None:
-    """Seconds since 1970 of `Mon, 16 Nov 2026 08:22:16 GMT`; None for anything else."""
+    """Returns seconds since 1970 for `Mon, 16 Nov 2026 08:22:16 GMT`; None for anything else."""
     try:
         _, day, month, year, time, zone = text.split()
         hour, minute, second = time.split(":")
@@ -147,7 +147,7 @@ def parse_date_v1(text: str) -> int | None:
 
 
 def parse_date_v4(text: str) -> int | None:
-    """Seconds since 1970 of `20261116T082216Z`; None for anything else."""
+    """Returns seconds since 1970 for `20261116T082216Z`; None for anything else."""
     if len(text) != 16 or text[8] != "T" or text[15] != "Z":
         return None
     try:
@@ -168,9 +168,9 @@ _NOBODY: Final = "the secret of nobody, as long as a real one is"
 
 
 def signing_key(request: HttpRequest, find: FindKey, clock: Clock) -> AccessKey:
-    """The key that signed the request, which was not long ago.
+    """Returns the key that signed the request, if the date is recent.
 
-    An unknown key and a wrong secret are told alike, after the same work.
+    An unknown key and a wrong secret get the same error, after the same work.
     """
     credential = parse_authorization(request.header(b"authorization"))
     if credential is None:
@@ -213,7 +213,7 @@ def _check_date(request: HttpRequest, credential: Credential, clock: Clock) -> N
 
 
 def check_body(request: HttpRequest, body: Buffer) -> None:
-    """`SignatureMismatch` where the body is another one than was signed."""
+    """`SignatureMismatch` if the body is not the signed one."""
     digest = request.headers.get(b"x-log-content-sha256")
     if digest is not None:
         is_right = digest.lower() == hashlib.sha256(body).hexdigest().encode()

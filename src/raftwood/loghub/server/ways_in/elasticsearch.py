@@ -1,9 +1,8 @@
-"""Elasticsearch over HTTP: `_bulk`, and what clients look at before they send anything.
+"""Elasticsearch over HTTP: `_bulk`, and the pages that clients read before they send anything.
 
-An index is a logstore. Documents are appended: `index` and `create` do the same, `update` and
-`delete` are answered with an error of their item. A document's own `_id` is kept as a content. The
-routes stand at the root of the port, and below /elasticsearch for those who would rather keep them
-apart.
+An index is a logstore. Documents are appended: `index` and `create` do the same; `update` and
+`delete` get an error for their item. A document's own `_id` is kept as a content. The routes exist
+at the root of the port, and below /elasticsearch for users who want to keep them apart.
 """
 
 import re
@@ -38,14 +37,16 @@ from raftwood.loghub.server.ways_in.records import (
 )
 
 VERSION: Final = "9.0.0"
-"""What clients see: they take servers of their own major version, and newer clients this one."""
+"""The version that clients see: they accept servers of their own major version, and newer clients
+accept this one.
+"""
 _STORING: Final = ("index", "create")
 _WITH_DOCUMENT: Final = (*_STORING, "update")
 _ACTIONS: Final = (*_WITH_DOCUMENT, "delete")
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """Where an action goes."""
+    """The target of an action."""
 
     index: str | None = msgspec.field(default=None, name="_index")
     id: str | int | None = msgspec.field(default=None, name="_id")
@@ -53,11 +54,11 @@ class _Target(msgspec.Struct, frozen=True):
 
 _decode_action: Final = msgspec.json.Decoder(dict[str, _Target]).decode
 _LINE_WORK_BYTES: Final = 256
-"""A line is as much work as so many bytes, be it empty."""
+"""A line costs as much work as so many bytes, even an empty one."""
 
 
 class BulkItem(msgspec.Struct, kw_only=True, gc=False):
-    """An action of a request; without a record it has failed already."""
+    """An action of a request; one without a record has failed already."""
 
     action: str
     index: str
@@ -89,7 +90,7 @@ class BulkItem(msgspec.Struct, kw_only=True, gc=False):
 def decode(
     body: Buffer, *, index: str, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[BulkItem | RecordSection]:
-    """Every action in order; `InvalidInput` where a line that should be one is none.
+    """Yields every action in order; `InvalidInput` if a line that should be an action is not.
 
     `index` is for actions that name none. A section among them is a pause.
     """
@@ -159,7 +160,7 @@ def _take_document(
 
 
 def error_type(status: int) -> str:
-    """What Elasticsearch calls it."""
+    """Returns Elasticsearch's name for a status."""
     by_status = {
         401: "security_exception",
         403: "security_exception",
@@ -172,7 +173,7 @@ def error_type(status: int) -> str:
 
 
 def encode_answer(items: list[BulkItem], *, made_ids: list[str], took_ms: int) -> Iterator[bytes]:
-    """In pieces, between which others may have their turn."""
+    """Yields the answer in pieces, between which the loop can run."""
     has_errors = b"true" if any(item.error_type for item in items) else b"false"
     yield b'{"errors":%b,"took":%d,"items":[' % (has_errors, took_ms)
     encode = msgspec.json.Encoder().encode
@@ -189,7 +190,7 @@ def encode_error(status: int, kind: str, reason: str) -> bytes:
 
 
 def encode_greeting() -> bytes:
-    """What `GET /` answers."""
+    """Returns the answer to `GET /`."""
     return msgspec.json.encode(
         {
             "name": "raftwood",
@@ -222,7 +223,7 @@ _ABOUT: Final = {
 
 
 class ElasticsearchRoutes(HttpWay):
-    """An index is a logstore of the project; an access key may be sent as an API key."""
+    """Elasticsearch's routes: an index is a logstore; an access key may be sent as an API key."""
 
     name: ClassVar[str] = "elasticsearch"
 
@@ -277,7 +278,7 @@ class ElasticsearchRoutes(HttpWay):
         numbers: list[int],
         made_ids: list[str],
     ) -> None:
-        """All of one index; it fails for all of them or for none."""
+        """Puts all items of one index; all of them fail, or none."""
         bytes_max = self.putting.group_bytes_max - _RECORD_OVERHEAD_BYTES
         records = []
         stored = []
@@ -324,7 +325,7 @@ def _inner(path: str) -> str:
 
 
 def _kind(request: HttpRequest) -> bytes:
-    """Clients take the version of answers that they asked for."""
+    """Returns the content type; clients require the version that they asked for."""
     found = _COMPATIBLE.search(request.header(b"accept"))
     if found is None:
         return b"application/json"

@@ -1,8 +1,8 @@
 """Fluent Forward over TCP and TLS: events are put, and chunks acked once they are durable.
 
-All four modes: message, forward, packed forward, and that compressed by gzip. A text may hold any
-bytes, so texts stay bytes. Before anything is decoded its lengths are checked against the bytes
-that are there: a few bytes cannot make the decoder reserve much.
+It supports all four modes: message, forward, packed forward, and compressed packed forward. A text
+may hold any bytes, so texts stay bytes. Before anything is decoded its lengths are checked against
+the bytes that arrived: a few bytes cannot make the decoder reserve much memory.
 
 In the handshake with a shared key (HELO, PING, PONG) both sides prove that they know the key, over
 a nonce of the server and a salt of the client.
@@ -52,23 +52,23 @@ _EVENT_TIME: Final = 0
 _EVENT: Final = struct.Struct(">II")
 _DEPTH_MAX: Final = 64
 _VALUE_BYTES: Final = 8
-"""Values of a message are refused that take fewer on average: it would grow many times over."""
+"""A message whose values take fewer bytes on average is refused: it would grow many times."""
 _VALUES_MAX_LEAST: Final = 4_096
 _SCANNED_VALUES: Final = 8_192
-"""Looked at before others have their turn: a millisecond or two."""
+"""Limit of values scanned before other tasks run: a millisecond or two."""
 _MESSAGE_VALUES: Final = 4
-"""A message takes as long to cut off as so many of them."""
+"""Splitting off a message costs as much work as so many values."""
 _VALUE_WORK: Final = 4
-"""A byte of a small event is as much work as so many bytes of a large text: it may be a value."""
+"""A byte of a small event may be a value, which is as much work as so many bytes of text."""
 _CHECKED_VALUE_WORK: Final = 32
-"""A value is, of an event that was judged value by value."""
+"""The work of a value, in bytes, in an event that was checked value by value."""
 
 
 def _kinds() -> tuple[tuple[int, int, int], ...]:
-    """By first byte: how many bytes of length follow, how many fixed ones, how many elements.
+    """Returns by first byte: the bytes of length that follow, the fixed bytes, the elements.
 
-    Elements of -1 stand for as many as the length says, -2 for twice as many, and of 0 for none:
-    then the length is one of bytes.
+    For elements, -1 means as many as the length says, -2 twice as many, and 0 none: then the length
+    counts bytes.
     """
     fixed = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
     fixed |= {0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
@@ -101,7 +101,7 @@ _KINDS: Final = _kinds()
 
 
 class MessageReader:
-    """Whole msgpack values of a stream that comes in pieces, none of them decoded."""
+    """Splits a stream that comes in pieces into whole msgpack values, without decoding them."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -112,11 +112,11 @@ class MessageReader:
         self._values = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are whole now; `ProtocolError` for one that cannot become so."""
+        """Returns the messages that are whole now; `ProtocolError` if one can never be."""
         return [message for part in self.feed_in_slices(data) for message in part]
 
     def feed_in_slices(self, data: bytes) -> Iterator[list[bytes]]:
-        """As `feed`, a slice of the messages at a time: values of a byte take long to look at."""
+        """Like `feed`, in slices of messages: scanning values of one byte each takes long."""
         self._data += data
         found: list[bytes] = []
         left = _SCANNED_VALUES
@@ -136,11 +136,11 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """Of a message that is not yet whole."""
+        """Returns the bytes held of a message that is not whole yet."""
         return len(self._data)
 
     def _scan(self, values_max: int) -> int:
-        """On to the message's end, by so many values at most: answers how many were there."""
+        """Scans on to the message's end, over `values_max` values at most; returns how many."""
         data, at, missing, values = self._data, self._at, self._missing, self._values
         size, bytes_max = len(data), self.bytes_max
         first, end_value = values, values + values_max
@@ -176,7 +176,7 @@ class MessageReader:
 
 
 def unpacked(data: bytes) -> Any:
-    """A value: maps as lists of pairs, arrays as tuples, texts as bytes."""
+    """Decodes a value: maps as lists of pairs, arrays as tuples, texts as bytes."""
     try:
         return msgpack.unpackb(
             data, raw=True, use_list=False, object_pairs_hook=list, strict_map_key=False
@@ -186,25 +186,25 @@ def unpacked(data: bytes) -> Any:
 
 
 _Event: TypeAlias = tuple[Any, int]
-"""An event, and how much work it is."""
+"""An event, and the work that it costs."""
 _NO_EVENT: Final = object()
 _PAUSE: Final[_Event] = (_NO_EVENT, SLICE_BYTES)
-"""Where the loop may turn without an event: one was left out, or work went before the first."""
+"""A pause without an event: one was left out, or there was work before the first."""
 
 
 class ForwardMessage(msgspec.Struct):
-    """A message's events, and the chunk that is to be acked once they are durable."""
+    """A message's events, and the chunk to ack once they are durable."""
 
     sections: Iterator[RecordSection]
-    """`ProtocolError` where an event is none. Some are pauses, without a record."""
+    """Raises `ProtocolError` for an invalid event. Some sections are pauses, without records."""
     chunk: bytes | None = None
-    """Known once all events are: it stands behind them."""
+    """Known once all events are read, because it follows them."""
     too_large: int = 0
-    """Events above a bound, which are left out: a chunk that is refused comes again for ever."""
+    """Events above a bound, which are left out: a refused chunk would be sent for ever."""
 
 
 class _Values:
-    """The values of a message, each decoded on its own; where each ends is told without that."""
+    """The values of a message, each decoded by itself; a skip finds the end of a value."""
 
     def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
         self._data = data
@@ -226,11 +226,11 @@ class _Values:
         return b"\x90" <= first <= b"\x9f" or first in (b"\xdc", b"\xdd")
 
     def array(self) -> int:
-        """Into an array, of so many values."""
+        """Enters an array; returns the number of its values."""
         return int(self._read(self._unpacker.read_array_header))
 
     def skip(self) -> bytes:
-        """The next value as it is."""
+        """Returns the next value undecoded."""
         at = self.at
         self._read(self._unpacker.skip)
         return self._data[at : self.at]
@@ -239,7 +239,7 @@ class _Values:
         return self.next_and_work()[0]
 
     def next_and_work(self) -> tuple[Any, int]:
-        """The next value, and how much work it is, in bytes of a large text."""
+        """Returns the next value and its work, in bytes of a large text."""
         data = self.skip()
         size = len(data)
         if size <= self._bounds.keys_max:
@@ -257,7 +257,7 @@ class _Values:
 
 
 def _check(data: bytes, bounds: DecodeBounds) -> int:
-    """How many values an event has; `BatchTooLarge` for one that is above a bound."""
+    """Returns how many values an event has; `BatchTooLarge` if that is above a bound."""
     at = values = 0
     size = len(data)
     while at < size:
@@ -267,7 +267,7 @@ def _check(data: bytes, bounds: DecodeBounds) -> int:
             raise bounds.too_many("an event of a Fluent message", "keys")
         at += 1 + width + fixed + (length if width and not elements else 0)
         values += 1
-        # A map's keys are values here too.
+        # A map's keys count as values here.
         if values > 2 * bounds.values_max:
             raise bounds.too_many("an event of a Fluent message", "values")
     return values
@@ -276,8 +276,8 @@ def _check(data: bytes, bounds: DecodeBounds) -> int:
 def decode_message(
     data: bytes, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> ForwardMessage:
-    """A message of any mode; `ProtocolError` or `InvalidInput` for what is none. `bytes_max` bounds
-    what is decompressed.
+    """Decodes a message of any mode; `ProtocolError` or `InvalidInput` if it is invalid.
+    `bytes_max` bounds what is decompressed.
     """
     values = _Values(data, bounds)
     count = values.array() if values.is_at_array else 0
@@ -332,7 +332,7 @@ def decode_message(
 
 
 def _options(values: _Values, left: int) -> dict[bytes, Any]:
-    """Of the values that are left of a message the first."""
+    """Returns the options: the first of the remaining values of a message."""
     options = values.next() if left else None
     if not isinstance(options, list | None):
         raise ProtocolError("the options of a Fluent message are no map")
@@ -368,7 +368,7 @@ def _text(value: Any) -> bytes:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """What JSON has for it."""
+    """Converts a value to what JSON has for it."""
     if depth == 0:
         raise ProtocolError(f"a record of a Fluent message is nested deeper than {_DEPTH_MAX}")
     if isinstance(value, bytes):
@@ -389,7 +389,7 @@ _NONCE_BYTES: Final = 16
 
 
 class FluentHandshake:
-    """One connection's: send `helo`, hand the answer to `received`, send what that gives."""
+    """One connection's handshake: send `helo`, pass the answer to `received`, send its result."""
 
     def __init__(self, shared_key: Secret, random_source: random.Random) -> None:
         self._shared_key = shared_key.reveal().encode()
@@ -400,7 +400,7 @@ class FluentHandshake:
         return bytes(msgpack.packb(["HELO", options]))
 
     def received(self, ping: Any) -> bytes:
-        """PONG for a peer that knows the key, else `Unauthenticated`."""
+        """Returns PONG for a peer that knows the key, else raises `Unauthenticated`."""
         if not (
             type(ping) is tuple
             and len(ping) == 6
@@ -417,7 +417,7 @@ class FluentHandshake:
         return bytes(msgpack.packb(["PONG", True, "", SERVER_NAME.decode(), own.decode()]))
 
     def refusal(self) -> bytes:
-        """PONG for a peer that does not."""
+        """Returns PONG for a peer that does not know the key."""
         return bytes(msgpack.packb(["PONG", False, "shared_key mismatch", "", ""]))
 
     def _digest(self, salt: bytes, name: bytes) -> bytes:
@@ -428,12 +428,12 @@ class FluentHandshake:
 _log = get_logger("ways_in")
 HANDSHAKE_BYTES_MAX: Final = 4 << 10
 CHUNK_RECORDS_MAX: Final = 1_000_000
-"""A chunk that is refused comes again and again, so this is more than any real one has."""
+"""A refused chunk is sent again and again, so this is more than any real one has."""
 
 
 class FluentServer(SocketServer):
-    """Peers need an address in `ways_in.fluent_peers`, else the shared key where there is one, else
-    a certificate. Those of `fluent_peers` do no handshake.
+    """Peers need an address in `ways_in.fluent_peers`, or else the shared key if there is one, or
+    else a certificate. Peers of `fluent_peers` do no handshake.
     """
 
     way = "fluent"
@@ -457,7 +457,7 @@ class FluentServer(SocketServer):
         )
 
     async def start(self, *, tls: ServerTls | None = None) -> None:
-        """Listen where the settings say."""
+        """Listens on the addresses of the settings."""
         settings = self.settings
         if settings.fluent_listen:
             await self.listen(settings.fluent_listen)
@@ -487,7 +487,7 @@ class FluentServer(SocketServer):
             waiting = await self._fed(messages, data)
 
     async def _fed(self, messages: MessageReader, data: bytes) -> list[bytes]:
-        """The messages that are whole now; others have their turn between two slices of them."""
+        """Returns the messages that are whole now; other tasks run between two slices of them."""
         found: list[bytes] = []
         for number, part in enumerate(messages.feed_in_slices(data)):
             if number:
@@ -498,8 +498,8 @@ class FluentServer(SocketServer):
     async def _shake_hands(
         self, connection: SocketConnection, messages: MessageReader
     ) -> list[bytes] | None:
-        """Answers the messages that came right behind; None where the peer only looked whether
-        somebody is there, as Fluentd does all the time.
+        """Returns the messages that followed the handshake at once; None if the peer closed without
+        a message, as Fluentd does all the time to check that the server is there.
         """
         handshake = FluentHandshake(self.settings.fluent_shared_key, self.environment.random)
         found: list[bytes] = []
@@ -546,7 +546,7 @@ class FluentServer(SocketServer):
                 if found.chunk is not None:
                     chunks.append(found.chunk)
         except RaftwoodError:
-            # What came before a message that cannot be read is kept.
+            # Messages before the invalid one are kept.
             await self._put(connection, sections, chunks)
             raise
         await self._put(connection, sections, chunks)
@@ -555,7 +555,7 @@ class FluentServer(SocketServer):
         self, connection: SocketConnection, sections: list[RecordSection], chunks: list[bytes]
     ) -> None:
         await connection.put(sections)
-        # As texts, which is what a chunk's name was.
+        # As texts, like the chunk's name in the request.
         acks = [msgpack.packb({b"ack": chunk}, use_bin_type=False) for chunk in chunks]
         if acks:
             await connection.write(b"".join(acks))

@@ -1,9 +1,10 @@
-"""What ways in over HTTP share: login, the logstore that is meant, bodies, statuses.
+"""What ways in over HTTP share: login, choice of the logstore, bodies, statuses.
 
-The project is the first of: the path's, the query's `project`, the header `X-Raftwood-Project`, the
-only one in which the access key may write. The logstore likewise: the path's (or Elasticsearch's
-index), `logstore`, `X-Raftwood-Logstore`, the setting `ways_in.logstore`. Records that are sent
-with the same `key` or `X-Raftwood-Key` stay in order; all others are spread over the shards.
+The project comes from the first of: the path, the query's `project`, the header
+`X-Raftwood-Project`, the only project in which the access key may write. The logstore likewise: the
+path (or Elasticsearch's index), `logstore`, `X-Raftwood-Logstore`, the setting `ways_in.logstore`.
+Records that are sent with the same `key` or `X-Raftwood-Key` stay in order; all others are spread
+over the shards.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ _LATER: Final = (b"retry-after", b"1")
 
 
 class HttpWay:
-    """The ground of a way in over HTTP; each gives its routes and its own answers."""
+    """The base of a way in over HTTP; each subclass adds its routes and its own answers."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class HttpWay:
         return self._gateway.long_work
 
     async def body(self, request: HttpRequest, *, own_encoding: str = "") -> Buffer:
-        """Unpacked by its Content-Encoding, within the gateway's bounds; the way in unpacks
-        `own_encoding` itself.
+        """Reads and unpacks the body by its Content-Encoding, within the gateway's bounds; the way
+        in unpacks `own_encoding` itself.
         """
         body = await request.body(bytes_max=self._limits.body_bytes_max)
         encoding = request.header(b"content-encoding")
@@ -78,14 +79,14 @@ class HttpWay:
         return data
 
     def project(self, request: HttpRequest, given: str = "") -> str:
-        """The one that is meant, where the key may write there."""
+        """Returns the request's project; raises if the key may not write there."""
         project = given or _named(request, "project") or _only_project(request)
         assert request.key is not None
         check_role(request.key, project, AccessRole.WRITER)
         return project
 
     def place(self, request: HttpRequest, *, project: str = "", logstore: str = "") -> LogstoreName:
-        """The logstore that is meant, where the key may write there."""
+        """Returns the request's logstore; raises if the key may not write there."""
         logstore = logstore or _named(request, "logstore") or self._settings.logstore
         if not logstore:
             raise InvalidParameter(
@@ -96,7 +97,7 @@ class HttpWay:
     async def put(
         self, request: HttpRequest, place: LogstoreName, sections: Sequence[RecordSection]
     ) -> list[PutResult]:
-        """Durable when it returns."""
+        """Puts records; they are durable on return."""
         key = _named(request, "key")
         return await self.putting.put(
             place,
@@ -130,7 +131,7 @@ def media_type(request: HttpRequest) -> str:
 
 
 def status_of(error: RaftwoodError) -> int:
-    """What clients of these protocols try again after: 429, 503 and 504."""
+    """Maps errors to the statuses after which clients retry: 429, 503 and 504."""
     if isinstance(error, QuotaExceeded | Overloaded):
         return 429
     if error.retriable:

@@ -1,4 +1,4 @@
-"""JSON lines, or one JSON array, of objects: each a record.
+"""JSON lines, or one JSON array, of objects: each becomes a record.
 
 POST /api/v1/projects/PROJECT/logstores/LOGSTORE/lines.
 """
@@ -49,9 +49,10 @@ def decode(
     time_field: str = "",
     bounds: DecodeBounds = DEFAULT_BOUNDS,
 ) -> Iterator[RecordSection]:
-    """All lines, or `InvalidInput` that names the first that is wrong; blank ones are skipped.
+    """Decodes all lines, or raises `InvalidInput` that names the first wrong one; skips blank
+    lines.
 
-    The time is taken from `time_field`, or where it is empty from the first of `TIME_FIELDS`.
+    The time is in `time_field`, or if that is empty in the first of `TIME_FIELDS`.
     """
     fields = (time_field,) if time_field else TIME_FIELDS
     data = bytes(body)
@@ -103,7 +104,7 @@ def _items(body: bytes) -> Iterator[_Line]:
 
 
 def _lines(body: bytes) -> Iterator[_Line]:
-    """Blank ones are empty: many of them are work too."""
+    """Yields blank lines as empty ones: many of them cost work too."""
     for number, line in lines_of(body):
         yield number, b"" if line.isspace() else line
 
@@ -113,7 +114,7 @@ _PATH: Final = re.compile(r"/api/v1/projects/([^/]+)/logstores/([^/]+)/lines")
 
 
 class LinesRoutes(HttpWay):
-    """Answers how many records were stored; the parameter `time_field` names the time's field."""
+    """Answers the number of stored records; the parameter `time_field` names the time's field."""
 
     name = "lines"
 

@@ -1,7 +1,8 @@
 """Loki's push, POST /loki/api/v1/push: streams as JSON or as snappy-compressed protobuf.
 
 A stream's labels are tags, an entry's line is the content `line`, and its structured metadata are
-contents beside it. Protobuf's messages are described in place, as those of `loghub/log_groups.py`.
+contents beside it. Protobuf's messages are described in place, like those of
+`loghub/log_groups.py`.
 """
 
 import re
@@ -56,11 +57,11 @@ _ESCAPES: Final = {
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """A stream in JSON; what is in it is decoded a slice at a time."""
+    """A stream in JSON; its values are decoded a slice at a time."""
 
     stream: msgspec.Raw
     values: list[msgspec.Raw] = []
-    """Each a time in nanoseconds, a line, and perhaps metadata."""
+    """Each is a time in nanoseconds, a line, and perhaps metadata."""
 
 
 class _Push(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ _METADATA: Final[Children] = {3: {}}
 def decode_json(
     body: Buffer, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[RecordSection]:
-    """All streams, or `InvalidInput` that names what is wrong."""
+    """Decodes all streams, or raises `InvalidInput` that names what is wrong."""
     data = bytes(body)
     for _ in check_json_document(data, bounds, _NAME):
         yield PAUSE
@@ -148,7 +149,7 @@ def decode_json(
 def _values(
     part: list[tuple[int, msgspec.Raw]], bounds: DecodeBounds, name: str
 ) -> Iterator[tuple[int, list[str | dict[str, str]]]]:
-    """Decoded together; those that are not small are judged before."""
+    """Decodes values together; checks the large ones first."""
     encoded = [bytes(value) for _, value in part]
     first = part[0][0]
     for at, data in enumerate(encoded, first):
@@ -194,7 +195,7 @@ def _json_entry(
 def decode_protobuf(
     body: Buffer, *, received_ns: int, bytes_max: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[RecordSection]:
-    """All streams, or `InvalidInput`; what would be above the limit is not decompressed."""
+    """Decodes all streams, or raises `InvalidInput`; decompresses nothing above the limit."""
     unpacked_bytes(body, bytes_max=bytes_max)
     return decode_unpacked(unpack(body), received_ns=received_ns, bounds=bounds)
 
@@ -202,7 +203,7 @@ def decode_protobuf(
 def decode_unpacked(
     data: bytes, *, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[RecordSection]:
-    """As `decode_protobuf`, of what was unpacked."""
+    """Like `decode_protobuf`, for decompressed data."""
     push = ProtobufFields(data, _NAME)
     number = 0
     for field, _, at, end in push.walk(0, len(data)):
@@ -225,7 +226,7 @@ def decode_unpacked(
 
 
 def _entries(push: ProtobufFields, spans: list[Span], bounds: DecodeBounds) -> Any:
-    """Decoded together; those that are not small are judged before."""
+    """Decodes entries together; checks the large ones first."""
     for span in spans:
         if span_bytes(span) > bounds.keys_max:
             check_protobuf(push.data, *span[1:], _METADATA, bounds, "an entry of the push")
@@ -236,7 +237,7 @@ def _entries(push: ProtobufFields, spans: list[Span], bounds: DecodeBounds) -> A
 
 
 def unpacked_bytes(body: Buffer, *, bytes_max: int) -> int:
-    """How many a push says to have; `TooLarge` for one that is above the limit."""
+    """Returns the size that a push declares; `TooLarge` if it is above the limit."""
     try:
         size = int(cramjam.snappy.decompress_raw_len(body))
     except cramjam.DecompressionError as error:
@@ -247,7 +248,7 @@ def unpacked_bytes(body: Buffer, *, bytes_max: int) -> int:
 
 
 def unpack(body: Buffer) -> bytes:
-    """A push whose size was judged before."""
+    """Decompresses a push whose size was checked before."""
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
@@ -276,7 +277,7 @@ def _contents(
 def parse_labels(
     data: bytes, name: str, *, labels_max: int = DEFAULT_BOUNDS.keys_max
 ) -> dict[bytes, bytes]:
-    """From `{name="value", …}`, values as Go quotes them."""
+    """Parses `{name="value", …}`, with values quoted as in Go."""
     try:
         text = data.decode().strip()
     except UnicodeDecodeError as error:
@@ -308,7 +309,7 @@ _PATH: Final = "/loki/api/v1/push"
 
 
 class LokiRoutes(HttpWay):
-    """A tenant (X-Scope-OrgID) is a project."""
+    """Routes of Loki: a tenant (X-Scope-OrgID) is a project."""
 
     name: ClassVar[str] = "loki"
 
@@ -322,7 +323,7 @@ class LokiRoutes(HttpWay):
 
     async def _push(self, request: HttpRequest) -> HttpResponse:
         place = self.place(request, project=request.header(b"x-scope-orgid"))
-        # Protobuf is always compressed by snappy, whether it says so or not.
+        # Protobuf is always compressed by snappy, even if no header says so.
         body = await self.body(request, own_encoding="snappy")
         received_ns = self.putting.now_ns()
         if media_type(request) == "application/json":

@@ -2,10 +2,10 @@
 
 A resource's attributes are tags, its scope's as `otel.scope.*`; a record's attributes are its
 contents, beside `body`, `severity_text`, `severity_number`, `trace_id`, `span_id`, `flags` and
-`event_name`. Values that are no texts stand as JSON.
+`event_name`. Values other than texts are stored as JSON.
 
-OTLP's JSON is not quite protobuf's: ids are hexadecimal, and 64-bit numbers may be texts. Its
-structs have the names of the protobuf messages' fields, so that both are walked alike.
+OTLP's JSON differs from protobuf's: ids are hexadecimal, and 64-bit numbers may be texts. Its
+structs have the field names of the protobuf messages, so that the same code walks both.
 """
 
 import base64
@@ -53,7 +53,7 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-fA-F]*\Z", max_length=64)]
 
 
 class _Message(msgspec.Struct, frozen=True, rename="camel"):
-    """What OTLP sends; fields that are not known are skipped."""
+    """A part of an OTLP request; unknown fields are skipped."""
 
 
 class _Values(_Message, frozen=True):
@@ -88,13 +88,13 @@ class _Pair(_Message, frozen=True):
 
 
 class _Resource(_Message, frozen=True):
-    """Who made the records."""
+    """The source of the records."""
 
     attributes: list[_Pair] = []
 
 
 class _Scope(_Message, frozen=True):
-    """By which library."""
+    """The library that made the records."""
 
     name: str = ""
     version: str = ""
@@ -120,7 +120,7 @@ _EMPTY: Final = msgspec.Raw(b"{}")
 
 
 class _OfScope(_Message, frozen=True):
-    """Records of one scope; what is in it is decoded a slice at a time."""
+    """Records of one scope; they are decoded a slice at a time."""
 
     scope: msgspec.Raw = _EMPTY
     log_records: list[msgspec.Raw] = []
@@ -146,7 +146,7 @@ _decode_records: Final = msgspec.json.Decoder(list[_Record]).decode
 
 
 class JsonRequest:
-    """A request taken apart, or `InvalidInput` that names the field."""
+    """A request split into its parts; `InvalidInput` names the wrong field."""
 
     def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
         self._bounds = bounds
@@ -172,7 +172,7 @@ class JsonRequest:
         return self._decoded(_decode_scope, data, "a scope of the export request")
 
     def records(self, part: list[msgspec.Raw]) -> Any:
-        """Decoded together; those that are not small are judged before."""
+        """Decodes records together; checks the large ones first."""
         encoded = [bytes(each) for each in part]
         for data in encoded:
             if len(data) > self._bounds.keys_max:
@@ -192,7 +192,7 @@ class JsonRequest:
 
 
 def plain_json(value: _Any | None) -> Any:
-    """What JSON has for it; None for one that is not set."""
+    """Converts a value to what JSON has for it; None if it is not set."""
     if value is None:
         return None
     if value.string_value is not None:
@@ -219,9 +219,10 @@ _Plain = Callable[[Any], Any]
 def decode(
     body: Buffer, *, is_json: bool, received_ns: int, bounds: DecodeBounds = DEFAULT_BOUNDS
 ) -> Iterator[RecordSection]:
-    """All records of a request, or `InvalidInput`; a record without a time has its observed one.
+    """Decodes all records of a request, or raises `InvalidInput`; a record without a time has its
+    observed one.
 
-    The request is taken apart first, and its records are decoded a slice at a time.
+    The request is split first, and its records are decoded a slice at a time.
     """
     data = bytes(body)
     request: Any
@@ -266,7 +267,7 @@ _RECORD: Final = {5: _ANY, 6: _PAIR}
 
 
 class _ProtobufRequest:
-    """Where the parts of an ExportLogsServiceRequest stand."""
+    """The places of the parts of an ExportLogsServiceRequest."""
 
     def __init__(self, data: bytes, bounds: DecodeBounds) -> None:
         self._bounds = bounds
@@ -298,7 +299,7 @@ class _ProtobufRequest:
         return _decoded(ScopeLogs, fields.run_of(spans)).log_records
 
     def _merged(self, kind: Any, spans: list[Span], children: Children, name: str) -> Any:
-        # One that comes in several parts is what they are together.
+        # A message that is sent in several parts is the concatenation of them.
         data = b"".join([self._fields.data[begin:end] for _, begin, end in spans])
         check_protobuf(data, 0, len(data), children, self._bounds, name)
         return _decoded(kind, data)
@@ -352,7 +353,7 @@ def _scope_pairs(scope: Any, plain: _Plain) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _hexadecimal(identifier: bytes | str) -> bytes:
-    # JSON has it so already.
+    # JSON has hexadecimal ids already.
     return identifier.hex().encode() if isinstance(identifier, bytes) else identifier.encode()
 
 
@@ -363,7 +364,7 @@ def _text(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """An `AnyValue` of protobuf as what JSON has; None for one that is not set."""
+    """Converts protobuf's `AnyValue` to what JSON has for it; None if it is not set."""
     if text := value.string_value:
         return text
     kind = value.WhichOneof("value")
@@ -375,11 +376,11 @@ def _plain(value: Any) -> Any:
         return {each.key: _plain(each.value) for each in value.kvlist_value.values}
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
-    return getattr(value, kind)  # a text without a character among them
+    return getattr(value, kind)  # includes an empty text
 
 
 def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:
-    """Success, or with `refused` a partial one."""
+    """Encodes success, or with `refused` a partial one."""
     if is_json:
         partial = {"rejectedLogRecords": str(refused), "errorMessage": why}
         return _encode_json({"partialSuccess": partial} if refused else {}).encode()
@@ -391,7 +392,7 @@ def encode_answer(*, is_json: bool, refused: int = 0, why: str = "") -> bytes:
 
 
 def encode_status(message: str, *, is_json: bool) -> bytes:
-    """A `google.rpc.Status` that says why; its code is left to HTTP's, as OTLP allows."""
+    """Encodes a `google.rpc.Status` with the reason; HTTP's status is the code, as OTLP allows."""
     if is_json:
         return _encode_json({"message": message}).encode()
     return field_bytes(2, message.encode()[:8_000].decode(errors="ignore").encode())
@@ -403,7 +404,7 @@ _JSON: Final = "application/json"
 
 
 class OtlpRoutes(HttpWay):
-    """Answers are of the kind that the request was."""
+    """Answers are in the request's encoding."""
 
     name: ClassVar[str] = "otlp"
 

@@ -1,13 +1,13 @@
-"""What all ways in decode to: sections of encoded records, packed into LogGroups and put.
+"""The common form of all ways in: sections of encoded records, packed into LogGroups and put.
 
 All records of a request for one logstore become one LogGroup, which is put whole or not at all;
-only where it would be above the limit do several follow each other. Tags that all records share
-stand once, as the LogGroup's tags. Those in which they differ stand with each record, under the
-name by which SLS's readers show a tag: `__tag__:NAME`.
+above the size limit they become several. Tags that all records share are the LogGroup's tags. Tags
+in which they differ are contents of each record, under the name by which SLS's readers show a tag:
+`__tag__:NAME`.
 
 The messages are written by hand, in the form of `loghub/log_groups.py`: a record is encoded before
-it is known which tags it shares, and what is appended to an encoded message belongs to it.
-`SectionWriter` puts them into a logstore.
+its shared tags are known, and bytes appended to an encoded message belong to it. `SectionWriter`
+puts them into a logstore.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Contents = Iterable[tuple[bytes, bytes]]
 COMPRESS_BYTES_MIN: Final = 1 << 10
 SLICE_RECORDS: Final = 256
 PACKED_BYTES_MAX: Final = 64 << 20
-"""Of one request: records have the tags in them that they do not share."""
+"""Limit of one request: records include the tags that they do not share."""
 _content_heads: Final = ContentTable[bytes](bytes)
 
 
@@ -46,7 +46,7 @@ def _encode_contents(contents: Contents) -> bytes:
 
 
 def encode_record(time_ns: int, contents: Contents) -> bytes:
-    """A `Log`; its time is one that `times.sensible` gave."""
+    """Encodes a `Log`; its time must come from `json_records.sensible`."""
     return time_field(time_ns) + _encode_contents(contents)
 
 
@@ -58,15 +58,13 @@ class RecordSection(msgspec.Struct, frozen=True):
 
 
 PAUSE: Final = RecordSection({}, [])
-"""What a decoder gives where it has worked for a while without a record."""
+"""A decoder yields this after it has worked for a while without a record."""
 
 T = TypeVar("T")
 
 
 def sliced(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """So that decoders can stop for a moment: they give sections of so many records at most, made
-    of not much more than so many bytes.
-    """
+    """Cuts items into parts of limited number and size, so that decoders can pause between them."""
     part: list[T] = []
     size = 0
     for item in items:
@@ -80,13 +78,13 @@ def sliced(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]
 
 
 class PackedLogGroup(msgspec.Struct, frozen=True, gc=False):
-    """A `LogGroup` and how many records it has."""
+    """An encoded `LogGroup` and the number of its records."""
 
     body: bytes
     records: int
 
     def batch(self) -> Batch:
-        """Compressed, where that makes it smaller."""
+        """Returns a batch, compressed if that makes it smaller."""
         raw_bytes = len(self.body)
         if raw_bytes >= COMPRESS_BYTES_MIN:
             body = compress(self.body, Codec.LZ4)
@@ -105,9 +103,10 @@ def _shared(sections: Sequence[RecordSection]) -> dict[bytes, bytes]:
 def pack(
     sections: Sequence[RecordSection], *, source: bytes = b"", bytes_max: int
 ) -> Iterator[PackedLogGroup | None]:
-    """LogGroups of at most so many bytes, in order; `BatchTooLarge` where a record is larger.
+    """Packs sections into LogGroups of at most `bytes_max` bytes, in order; `BatchTooLarge` if a
+    record is larger.
 
-    None now and then, where others may have their turn.
+    Yields None now and then, so that the loop can run.
     """
     sections = [section for section in sections if section.records]
     if not sections:
@@ -149,7 +148,7 @@ def pack(
 
 
 def take_out_too_large(sections: Sequence[RecordSection], *, bytes_max: int) -> int:
-    """Where records that fit no LogGroup are refused alone: answers how many."""
+    """Removes the records that fit no LogGroup; returns how many."""
     refused = 0
     for section in sections:
         room = bytes_max - sum(len(key) + len(value) + 32 for key, value in section.tags.items())
@@ -165,10 +164,11 @@ _PAUSE: Final = Backoff(first_ms=50, longest_ms=2_000)
 async def gathered(
     decoded: Iterable[T], turns: FairScheduler, *, records_max: int = RECORDS_MAX
 ) -> list[T]:
-    """All that a decoder gives, section by section: a large request leaves others their turns.
+    """Collects all that a decoder yields, section by section, and lets other requests run in
+    between.
 
-    `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here.
-    At a section without records others have their turn at once.
+    `BatchTooLarge` for more than `records_max`: records of a few bytes take many times that here. A
+    section without records is a pause.
     """
     found: list[T] = []
     records = since_turn = 0
@@ -200,7 +200,7 @@ class LogstoreName(msgspec.Struct, frozen=True):
 
 
 class SectionWriter:
-    """Of a gateway; whether somebody may was asked before."""
+    """Puts sections into logstores; the caller has checked the rights."""
 
     def __init__(self, environment: Environment, gateway: Gateway) -> None:
         self._environment = environment
@@ -208,7 +208,7 @@ class SectionWriter:
 
     @property
     def turns(self) -> FairScheduler:
-        """For `gathered`."""
+        """The scheduler for `gathered`."""
         return self._gateway.decoding
 
     @property
@@ -217,7 +217,7 @@ class SectionWriter:
         return min(limits.stored_bytes_max - HEAD_BYTES, limits.raw_bytes_max)
 
     def now_ns(self) -> int:
-        """When what comes now was received."""
+        """Returns the receipt time of data that arrives now."""
         return self._environment.clock.wall_ns()
 
     async def put(
@@ -228,8 +228,8 @@ class SectionWriter:
         source: bytes,
         key: str | None,
     ) -> list[PutResult]:
-        """Durable when it returns. All is packed before the first LogGroup is put; where it takes
-        several, those before one that failed are stored.
+        """Puts sections; they are durable on return. All is packed before the first LogGroup is
+        put. If there are several and one fails, those before it are stored.
         """
         results = []
         for packed in await self._packed(sections, source):
@@ -261,9 +261,9 @@ class SectionWriter:
         key: str,
         patience_ms: int,
     ) -> int:
-        """For senders that are not told of errors: what may pass is waited for, for so long.
+        """Puts for senders that get no errors: retries temporary errors for `patience_ms`.
 
-        Answers how many records were dropped because they fit no LogGroup.
+        Returns how many records were dropped because they fit no LogGroup.
         """
         dropped = take_out_too_large(sections, bytes_max=self.group_bytes_max)
         clock = self._environment.clock

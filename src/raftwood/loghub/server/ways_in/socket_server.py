@@ -1,8 +1,8 @@
-"""Ways in that have a port of their own: who is let in, how much is held, an orderly end.
+"""Ways in on ports of their own: admission of peers, bounds on memory, orderly shutdown.
 
-Each connection has one task that reads, decodes, puts and reads on: what comes meanwhile is put at
-once with the next turn, and a sender that is faster than the disks waits. Connections take turns in
-decoding, a slice each.
+Each connection has one task that reads, decodes and puts in turn. What arrives during a put is put
+together afterwards, and a sender that is faster than the disks has to wait. Connections take turns
+in decoding, a slice each.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 
 READ_BYTES: Final = 256 << 10
 SLICE_BYTES: Final = 16 << 10
-"""Of messages that are decoded before other connections have their turn."""
+"""Bytes of messages that are decoded before other connections have their turn."""
 _MESSAGE_BYTES: Final = 100
 """About what a message costs besides its bytes."""
 _TURN: Final = TurnLimits(pieces_max=8, slice_pieces_max=1)
 HANDSHAKE_S_MAX: Final = 10.0
-"""Until a peer has shown who it is."""
+"""How long a peer may take to authenticate."""
 CLOSE_S_MAX: Final = 2.0
-"""For batches under way; after it their tasks are cancelled."""
+"""How long batches under way may take at the end; then their tasks are cancelled."""
 REFUSED_HOSTS_MAX: Final = 1_000
 
 _log = get_logger("ways_in")
@@ -42,7 +42,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 class SocketConnection:
-    """One peer's; `host` is its address."""
+    """The connection of one peer; `host` is its address."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SocketConnection:
         self.is_busy = False
 
     async def read(self) -> bytes:
-        """What has come; nothing at the end, and when nothing comes for too long."""
+        """Reads what has arrived; empty at the end, and if nothing arrives for too long."""
         if self._server.is_closing:
             return b""
         timer = self._cut_later(self._server.settings.idle_ms / 1000)
@@ -73,11 +73,11 @@ class SocketConnection:
             timer.cancel()
 
     def authenticated(self) -> None:
-        """It has logged in, or sent a message: it is not displaced by others any more."""
+        """The peer has logged in, or sent a message: newcomers no longer displace it."""
         self._server.authenticated(self)
 
     def hold(self, size: int) -> None:
-        """Account for what is kept of a message that is not yet whole."""
+        """Accounts for the held bytes of a message that is not whole yet."""
         self._server.held_bytes += size - self.held_bytes
         self.held_bytes = size
         if size and self._server.held_bytes > self._server.settings.buffers_bytes_max:
@@ -86,11 +86,11 @@ class SocketConnection:
             )
 
     async def put(self, sections: list[RecordSection]) -> None:
-        """Durable when it returns."""
+        """Puts sections; they are durable on return."""
         await self._server.put(sections, self.host)
 
     async def write(self, data: bytes) -> None:
-        """A peer that does not read for too long is cut."""
+        """Writes to the peer; cuts a peer that does not read for too long."""
         timer = self._cut_later(self._server.settings.idle_ms / 1000)
         self._writer.write(data)
         try:
@@ -99,7 +99,7 @@ class SocketConnection:
             timer.cancel()
 
     async def end(self) -> None:
-        """Once what was written is sent, or the peer took too long."""
+        """Closes once all is sent, or after a timeout."""
         timer = self._cut_later(CLOSE_S_MAX)
         self._writer.close()
         try:
@@ -113,7 +113,7 @@ class SocketConnection:
         return asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def make_room(self) -> None:
-        """A newcomer displaces it."""
+        """Closes the connection in favour of a newcomer."""
         self.abort()
 
     def abort(self) -> None:
@@ -121,14 +121,14 @@ class SocketConnection:
 
 
 class Slices:
-    """Messages that have come together: each slice of them waits for its turn."""
+    """Messages that arrived together: each slice of them waits for its turn."""
 
     def __init__(self, turns: FairScheduler) -> None:
         self._turns = turns
         self._left = 0
 
     async def wait(self, message: bytes) -> None:
-        """Until a message may be decoded."""
+        """Waits until a message may be decoded."""
         if self._left <= 0:
             await self._turns.pause()
             self._left = SLICE_BYTES
@@ -136,9 +136,9 @@ class Slices:
 
 
 class SocketServer:
-    """The ground of a way in on sockets: subclasses say what a connection's task does.
+    """The base of a way in on sockets: subclasses define the task of a connection.
 
-    `listen` on as many addresses as needed, and `close` when done.
+    Call `listen` for each address, and `close` when done.
     """
 
     way: str
@@ -161,7 +161,7 @@ class SocketServer:
         self.peers = peers
         self.held_bytes = 0
         self.ports: list[int] = []
-        """Those that it listens on, in the order of the addresses."""
+        """The ports that it listens on, in the order of the addresses."""
         self._listeners: list[asyncio.Server] = []
         self._acceptors: list[TlsAcceptor] = []
         self._connections: dict[asyncio.Task[None], SocketConnection] = {}
@@ -189,15 +189,15 @@ class SocketServer:
         )
 
     async def serve(self, connection: SocketConnection) -> None:
-        """Until the peer ends; a `RaftwoodError` closes the connection."""
+        """Serves a peer until it ends; a `RaftwoodError` closes the connection."""
         raise NotImplementedError
 
     def lets_in(self, host: str, *, has_certificate: bool) -> bool:
-        """Before anything is read."""
+        """Whether a peer is admitted, before anything is read."""
         return has_certificate or host in self.peers
 
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> None:
-        """The system chooses a port that is 0."""
+        """Listens on an address; for port 0 the system chooses one."""
         make: Callable[[], asyncio.BaseProtocol] = self._streams
         if tls is not None:
             acceptor = TlsAcceptor(
@@ -242,7 +242,7 @@ class SocketServer:
     def _has_room_for(self, connection: SocketConnection) -> bool:
         entered = self._admission.enter(connection, connection.host)
         if entered.displaced is not None:
-            # Neither protocol has a word for it.
+            # Neither protocol has a message for it.
             entered.displaced.make_room()
         return not entered.refusal
 
@@ -250,7 +250,7 @@ class SocketServer:
         self._admission.authenticated(connection)
 
     def _tell_of_refusal(self, host: str) -> None:
-        """Once for each host: strangers don't fill the log."""
+        """Logs a refusal once for each host, so that strangers do not fill the log."""
         self._refused.inc()
         if host not in self._refused_hosts and len(self._refused_hosts) < REFUSED_HOSTS_MAX:
             self._refused_hosts.add(host)
@@ -273,7 +273,7 @@ class SocketServer:
             await connection.end()
 
     async def put(self, sections: list[RecordSection], host: str) -> None:
-        """What one peer sent; its records stay in order, for they have the same key."""
+        """Puts one peer's sections; its records stay in order, because they have the same key."""
         count = sum(len(section.records) for section in sections)
         source = host.encode()
         try:
@@ -293,7 +293,7 @@ class SocketServer:
         self._records.inc(count - dropped)
 
     async def close(self) -> None:
-        """Let nobody in any more; what was read is put, within a bounded time."""
+        """Refuses new peers; puts what was read, within a bounded time."""
         self.is_closing = True
         for listener in self._listeners:
             listener.close()

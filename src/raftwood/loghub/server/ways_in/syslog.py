@@ -1,10 +1,10 @@
 """Syslog over TCP and TLS (RFC 5424, RFC 5425, RFC 6587), and over UDP where it is switched on.
 
-A frame is counted (`LENGTH MESSAGE`) where it begins with a digit, else it ends with its line. What
-is no RFC 5424 is kept nevertheless: its priority where it has one, and all else as `message`.
+A frame is counted (`LENGTH MESSAGE`) if it begins with a digit, else it ends with its line. A
+message that is not RFC 5424 is stored too: its priority if it has one, and all else as `message`.
 
-Nothing tells a sender of syslog that a message is stored: what it has sent when a connection or a
-gateway is lost may be lost too.
+The syslog protocol has no acks: messages under way when a connection or a gateway fails may be
+lost.
 """
 
 import asyncio
@@ -56,14 +56,14 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class FrameReader:
-    """Frames of a stream that comes in pieces."""
+    """Splits a stream that comes in pieces into frames."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that are whole now; `ProtocolError` where there can be none any more."""
+        """Returns the frames that are whole now; `ProtocolError` if no frame can follow."""
         data = self._rest + data
         frames = []
         at = 0
@@ -88,7 +88,7 @@ class FrameReader:
         return len(self._rest)
 
     def end(self) -> list[bytes]:
-        """The line that the stream ended with, where it was not counted."""
+        """Returns the last line of the stream, if it was not counted."""
         rest, self._rest = self._rest, b""
         return [rest] if rest.strip() and rest[0] not in b"123456789" else []
 
@@ -113,7 +113,7 @@ class FrameReader:
 
 
 def decode_message(frame: bytes, *, received_ns: int) -> bytes:
-    """Any bytes are a record."""
+    """Decodes a message; any bytes make a record."""
     contents: list[tuple[bytes, bytes]] = []
     time_ns = None
     rest = frame
@@ -135,7 +135,7 @@ def decode_message(frame: bytes, *, received_ns: int) -> bytes:
 
 
 def _structured(text: bytes, at: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
-    """The parameters as `ID.NAME`, and where they end; None for what is no structured data."""
+    """Returns the parameters as `ID.NAME`, and their end; None if it is no structured data."""
     found: list[tuple[bytes, bytes]] = []
     if text[at : at + 1] == b"-":
         at += 1
@@ -152,7 +152,7 @@ def _parameters(identifier: bytes, text: bytes) -> Iterator[tuple[bytes, bytes]]
 
 
 DATAGRAMS_MAX: Final = 10_000
-"""That wait to be stored; more are dropped."""
+"""Limit of datagrams that wait to be stored; more are dropped."""
 
 _log = get_logger("ways_in")
 
@@ -182,7 +182,7 @@ class SyslogServer(SocketServer):
         self._datagrams: SyslogDatagrams | None = None
 
     async def start(self, *, tls: ServerTls | None = None) -> None:
-        """Listen where the settings say."""
+        """Listens on the addresses of the settings."""
         settings = self.settings
         if settings.syslog_listen:
             await self.listen(settings.syslog_listen)
@@ -213,7 +213,7 @@ class SyslogServer(SocketServer):
         return RecordSection({}, decoded)
 
     async def listen_for_datagrams(self, address: str) -> None:
-        """Each datagram is a message."""
+        """Listens for UDP datagrams, each of which is a message."""
         host, port = host_and_port(address)
         try:
             transport, datagrams = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -235,7 +235,7 @@ class SyslogServer(SocketServer):
 
 
 class SyslogDatagrams(asyncio.DatagramProtocol):
-    """Datagrams that wait, by peer, and the task that puts them."""
+    """Waiting datagrams, by peer, and the task that puts them."""
 
     def __init__(self, server: SyslogServer) -> None:
         self._server = server
@@ -262,7 +262,7 @@ class SyslogDatagrams(asyncio.DatagramProtocol):
             self._task.add_done_callback(self._ended)
 
     async def _put_all(self) -> None:
-        # In the next turn there may be more: they share a put.
+        # More may arrive before the next turn: they share a put.
         await asyncio.sleep(0)
         while self._waiting:
             host = next(iter(self._waiting))
