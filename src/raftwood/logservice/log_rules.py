@@ -525,7 +525,8 @@ class LogShardState:
             # front of it once it is sent again (planted bug "takes sequences with gaps").
             answer = SequenceGap(f"sequence {top + 1} is due, not {sequence}", top + 1)
         elif sequence <= top - WINDOW:
-            # An error and not a guess: stored twice or lost, the producer has to be told.
+            # An error and not a guess: the producer must learn that the record may be stored or
+            # lost.
             answer = SequenceForgotten(
                 f"sequence {sequence} is more than {WINDOW} behind {top}: whether and where it was "
                 "written is not known any more"
@@ -634,8 +635,8 @@ class LogShardState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
-        # The count is checked: a batch that was lost on the way would be a hole that nobody knows
-        # of (`test_a_repeated_batch_changes_nothing_and_a_lost_record_is_noticed`).
+        # The count is checked: a batch that was lost on the way would be an unnoticed hole
+        # (`test_a_repeated_batch_changes_nothing_and_a_lost_record_is_noticed`).
         is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
         if finish.records != state.records or not is_after:
             return Conflict(

@@ -7,8 +7,8 @@ taken regularly are hidden, and the largest one at or below what may be freed be
 one, up to which the log is cut (`next_step`; planted bugs "cuts to the applied index" and "shows
 the snapshot above the truncated LSN").
 
-Also watches what cannot be freed: how much each shard keeps, and since when something that was
-truncated is still there.
+The worker also watches what cannot be freed: how much each shard keeps, and since when truncated
+records are still there.
 """
 
 import asyncio
