@@ -79,7 +79,7 @@ async def repair_bookie(
     grace_ms: int = 0,
     told: Callable[[RepairedLedger], None] = lambda _: None,
 ) -> list[RepairedLedger]:
-    """Repair every ledger that names a bookie; `told` hears of each when it is done.
+    """Repairs every ledger that names a bookie; calls `told` with each result.
 
     A bookie that runs gets its own entries back; else, or with `to`, others get its place. Writers
     of open ledgers have `grace_ms` to replace it, then their ledgers are recovered first. Ledgers

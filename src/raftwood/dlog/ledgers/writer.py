@@ -1,8 +1,7 @@
 """`QuorumWriter`: the one writer of an open ledger, and the adds that it shares with a recovery.
 
-What may be acked is decided in `rules`; here it is sent, and bookies are replaced. One object
-receives all answers, one timer watches all bookies, and an add allocates nothing but the entry
-itself.
+`rules` decides what may be acked; this module sends, and replaces bookies. One object receives all
+answers, one timer watches all bookies, and an add allocates only the entry itself.
 """
 
 import asyncio

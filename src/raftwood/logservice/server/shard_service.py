@@ -120,8 +120,7 @@ async def read_shard(
     bytes_max: int,
     timeout_ms: int,
 ) -> list[Buffer]:
-    """Returns records with all that was acknowledged before the call, as `wire.encode_records`
-    does.
+    """Encodes records (`wire.encode_records`), with all that was acknowledged before the call.
 
     If there is nothing at the LSN yet, waits as long as the request allows. Takes memory in its
     turn only.
