@@ -31,7 +31,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class SettingValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting's final value, fit to be shown."""
+    """The final value of one setting, fit to be shown."""
 
     name: str
     value: Any

@@ -51,7 +51,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 class Metrics:
-    """One store's metrics; `constant` labels stand on every series."""
+    """The metrics of one store; `constant` labels stand on every series."""
 
     def __init__(self, **constant: str) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

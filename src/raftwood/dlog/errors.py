@@ -13,7 +13,7 @@ Unavailable
 │   └── BookieReadOnly
 ├── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
 ├── CannotRepair          an entry cannot be copied until more of its bookies answer
-└── NotOwner              another process owns the log's writer, or nobody does
+└── NotOwner              another process owns the log's writer, or none does
 StoreError
 └── BadDigest             an entry is not what was written
     └── EntryUnknown      a bookie that began anew cannot tell whether it ever had the entry

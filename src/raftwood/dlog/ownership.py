@@ -1,12 +1,12 @@
 """Ownership of a log's writer, as one process sees it: events in, actions out. No I/O.
 
-The owner is a record in the metastore, under a lease of the process that owns: it goes away with a
-dead one. A process that has something to append where nobody owns the log claims it by
-compare-and-set, then opens the writer, which fences all before it. So the record only says whom to
-ask; fencing alone guarantees that there is one writer in the world (docs/decisions/0017). Nothing
-acked is lost if two processes both believe to be the owner: one of them is fenced, and the cost is
-a take-over. What these rules prevent is that they take the log from each other again and again, and
-that a log has an owner that does not serve it.
+The owner is a record in the metastore, under a lease of the owning process: it goes away with a
+dead one. A process with appends for a log without an owner claims it by compare-and-set, then opens
+the writer, which fences all before it. So the record only says which process to ask; fencing alone
+guarantees that there is one writer in the world (docs/decisions/0017). Nothing acked is lost if two
+processes both believe to be the owner: one of them is fenced, and the cost is a take-over. These
+rules prevent that they take the log from each other again and again, and that a log has an owner
+that does not serve it.
 
 A record's version is its claim: it goes up with each owner, and identifies late answers. Planted
 bugs are in `tests/kits/dlog/ownership_model.py`.
@@ -18,7 +18,7 @@ import msgspec
 
 
 class LogOwner(msgspec.Struct, frozen=True):
-    """The process that owns a log, and where it is reached."""
+    """The process that owns a log, and its address."""
 
     name: str
     address: str
@@ -112,7 +112,7 @@ class WriterClosed(msgspec.Struct, frozen=True):
 
 
 class RecordLeft(msgspec.Struct, frozen=True):
-    """Our record is removed, as of a version; None where it was not ours any more."""
+    """Our record is removed, as of a version; None if it was no longer ours."""
 
     claim: int
     as_of: int | None

@@ -67,7 +67,7 @@ LedgerStoreKind = Literal["", "bookies", "bookkeeper"]
 
 
 class SharedDlogSettings(Section, frozen=True):
-    """DLOG: where ledgers are kept, how new ones are replicated, and who owns a log."""
+    """DLOG: where ledgers are kept, how new ones are replicated, and the lease of a log's owner."""
 
     scope = "cluster"
 

@@ -134,7 +134,7 @@ _REQUEST = int(FrameKind.REQUEST)
 
 
 _Waiting: TypeAlias = tuple["asyncio.Future[Payload]", float, int, Buffer | list[Buffer], int]
-"""Not sent yet: future, deadline, method, payload, size."""
+"""Calls that were not sent yet: future, deadline, method, payload, size."""
 
 
 class OutstandingRequests(FramedConnection):

@@ -427,7 +427,7 @@ _TURNS_TO_ACCEPT: Final = 4
 
 
 async def stop_accepting(listeners: Iterable[asyncio.Server]) -> None:
-    """Close listeners; when it returns, each connection that they accepted has its protocol.
+    """Closes listeners; when it returns, each connection that they accepted has its protocol.
 
     asyncio creates a connection's transport a turn after it accepted it, and fails if the listener
     was closed in between: that connection would never be served or closed. So the listeners first

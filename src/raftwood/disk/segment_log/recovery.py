@@ -227,7 +227,7 @@ class _Walk:
             place, previous_end = next_whole, None
 
     async def _read_newest(self) -> None:
-        """Read from the newest flush the oldest segment still needed, and how far all is synced.
+        """Reads from the newest flush the oldest segment still needed, and how far all is synced.
 
         Both only grow, so the last flush of the newest segment that has one knows best. A segment
         is unlinked only after a durable flush has declared it unneeded, so even an unsynced flush
@@ -259,7 +259,7 @@ class _Walk:
                 found.damages.append(Damage(path, 0, "the segment is missing"))
 
     def _take_horizon(self, *, is_needed: bool) -> None:
-        """Read from the horizon how far the log went, which flushes that are gone cannot tell.
+        """Reads from the horizon how far the log went, which missing flushes cannot say.
 
         If a flush says that there was a horizon, a missing one is damage: it may have been lost
         together with the flushes that it covers.
@@ -411,7 +411,7 @@ class _Walk:
 
 
 async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
-    """Remove everything behind the end, and segments that are no longer needed.
+    """Removes everything behind the end, and segments that are no longer needed.
 
     The next segment stays in any case: a new one is about to take its name, and a folder that had a
     log is never seen without any segment. So does one that only a flush in the torn tail calls
@@ -446,7 +446,7 @@ def _synced_in(number: int, synced: int) -> int:
 
 
 async def _written_again(files: Files, path: str, start: int, end: int) -> list[seam.Operation]:
-    """Write bytes again that were read, but may be in the page cache alone.
+    """Writes bytes again that were read, but may be in the page cache alone.
 
     After a failed sync the kernel takes its pages for clean: another sync would succeed without
     writing them. The log would go on behind records that a power loss takes away. The same bytes

@@ -82,7 +82,7 @@ def flush_at(
 
 
 def records_of(data: Buffer, header: FlushHeader) -> list[ScannedRecord] | BadFlush:
-    """All records of a flush, each verified: a flush counts as a whole or not at all.
+    """Returns all records of a flush, each verified: a flush counts as a whole or not at all.
 
     A write is all or nothing: half a flush could be new entries of a group without the truncation
     of the old ones. Planted bugs: "an unchecked checksum", "an accepted torn tail"
@@ -136,9 +136,9 @@ def whole_flushes(
     previous_end: int | None,
     take: Callable[[list[Fields]], None],
 ) -> WholeFlushes:
-    """All flushes of a segment from a place on, up to the first that is not whole.
+    """Returns all flushes of a segment from a place on, up to the first that is not whole.
 
-    As `flush_at` and `records_of` for each, in one loop without objects: a start does this for
+    Like `flush_at` and `records_of` for each, in one loop without objects: a start does this for
     every record that there is. Those two say what is wrong with the flush at which it stops.
     """
     found = WholeFlushes(place)

@@ -181,7 +181,7 @@ class Limbo:
         self.refuses_below = refuses_below
         """Ledgers with lower numbers take entries from recoveries and repairs alone."""
         self.doubts_below = doubts_below
-        """Of ledgers with lower numbers it is unknown which entries were here."""
+        """The bookie may have lost entries of ledgers with lower numbers."""
 
     def refusal_of_add(self, ledger: int, *, is_recovery: bool) -> RaftwoodError | None:
         """The error for an entry that may not be added: the ledger may have been fenced and closed.

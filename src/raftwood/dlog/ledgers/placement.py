@@ -20,7 +20,7 @@ class Quarantine:
     """Bookies that failed lately; shared by all writers and readers of a client.
 
     Each of a hundred ledgers would otherwise wait for its own timeout at the same dead bookie. The
-    quarantine ends by itself, since nobody else tells a client that a bookie is well again
+    quarantine ends by itself, since no message says that a bookie is well again
     (`test_a_quarantine_ends_by_itself_and_begins_anew_with_each_failure`).
     """
 

@@ -163,7 +163,7 @@ class _Repair:
         return any(each.id == self._bookie and not each.is_read_only for each in self._running)
 
     async def ledger(self, ledger: int, *, may_fence: bool) -> RepairedLedger | None:
-        """Repairs one ledger; None where it does not name the bookie."""
+        """Repairs one ledger; None if it does not name the bookie."""
         context = self._context
         for _ in range(context.settings.metadata_tries):
             known = await context.get(ledger)

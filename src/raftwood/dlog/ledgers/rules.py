@@ -414,7 +414,7 @@ class PublishedWriteRules(WriteRules):
 
     @property
     def wants_change(self) -> bool:
-        """As in `WriteRules`; and bookies that take no publication, if acks wait for them.
+        """Like `WriteRules`; also if bookies take no publication while acks wait for them.
 
         Without that, the last entry of a writer that falls silent would wait for ever.
         """
@@ -470,7 +470,7 @@ class EntryRead:
         self._errors: list[RaftwoodError] = []
 
     def ask_next(self) -> BookieId | None:
-        """One more replica, if there is one that was not asked."""
+        """Returns another replica to ask, if there is one left."""
         if self._next == len(self._replicas):
             return None
         self._next += 1

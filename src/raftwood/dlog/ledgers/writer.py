@@ -259,7 +259,7 @@ class LedgerAdder(Generic[RulesT]):
         return self._error is not None
 
     def _give_up(self, error: RaftwoodError) -> None:
-        """Nothing is acked from here on, for ever."""
+        """Stops all acks, for ever."""
         if self._error is not None:
             return
         self._error = error
@@ -395,8 +395,8 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
                 self._publishing[bookie] = self._loop.create_task(self._publish_to(bookie))
 
     async def _publish_to(self, bookie: BookieId) -> None:
-        """Each bookie at its own pace, one request at a time: what is confirmed meanwhile goes with
-        the next one.
+        """Publishes to each bookie at its own pace, one request at a time: entries confirmed
+        meanwhile go with the next one.
         """
         try:
             while (last := self._to_publish) > self._published.get(bookie, -1):

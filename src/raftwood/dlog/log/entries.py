@@ -148,7 +148,7 @@ class ProducerRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryHead(msgspec.Struct, frozen=True, gc=False):
-    """All of an entry but its messages."""
+    """An entry without its messages."""
 
     time_ms: int
     count: int

@@ -370,7 +370,7 @@ class LogWriter:
             self._say_acked(ledger, entry, group)
 
     def _release(self) -> None:
-        """Acks what was held, unless it still has to be held."""
+        """Acks the held entries, unless they still must be held."""
         if self._closing is not None:
             return
         if not self._is_valid():
@@ -454,7 +454,7 @@ class LogWriter:
             self._driver.tell(on.LedgerFenced(ledger) if is_fenced else on.LedgerFailed(ledger))
 
     def settled(self, info: LedgerInfo) -> None:
-        """Takes over what a failed ledger holds: what is stored is acked, the rest goes on.
+        """Takes over a failed ledger's content: acks stored messages, sends the others again.
 
         The recovery's end decides, not the answers of bookies: an append that failed may be stored
         all the same, and would be in the log twice if it were sent to the next ledger

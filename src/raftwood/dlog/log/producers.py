@@ -17,7 +17,7 @@ WINDOW: Final = 1024
 """How many messages a producer may have under way."""
 PRODUCERS_MAX: Final = 16_384
 RUNS_MAX: Final = 1 << 16
-"""Of all producers; beyond it, the one unused for longest is forgotten."""
+"""The limit over all producers; beyond it, the one unused for longest is forgotten."""
 NEXT_BATCH: Final = 1
 NEXT_ENTRY: Final = 1 << 16
 _LOW: Final = (1 << 64) - 1

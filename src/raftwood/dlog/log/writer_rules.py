@@ -341,7 +341,7 @@ class WriterRules:
                 self._is_pausing = False
                 return self._try_again()
             case ProducersRebuilt():
-                # An earlier attempt's answer tells of a log that others have written since. A
+                # An earlier attempt's answer shows a log that others have written since. A
                 # writer that believes it does not know the newest sequences, and stores a repeated
                 # append twice (planted bug "takes any rebuild").
                 self._is_rebuilt = self._is_rebuilt or event.attempt == self.attempts

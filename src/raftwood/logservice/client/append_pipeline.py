@@ -85,7 +85,7 @@ class AppendPipeline:
         self._producer = b""
         self._next_sequence = 1
         self._queue: deque[_Append] = deque()
-        """Not sent yet."""
+        """Records that were not sent yet."""
         self._sent: deque[_Append] = deque()
         """Sent and not answered, in order of their sequences."""
         self._waiting_bytes = 0

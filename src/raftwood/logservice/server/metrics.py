@@ -1,4 +1,4 @@
-"""Metrics of a store: its shards' work, its disk, and the cluster where it leads HAKeeper.
+"""Metrics of a store: its shards' work, its disk, and the cluster if it leads HAKeeper.
 
 A shard that left the store is no longer reported.
 """
