@@ -432,7 +432,7 @@ class SnapshotTransfer:
         return b""
 
     async def _on_end(self, call: Call, offer: SnapshotOffer) -> bool:
-        """Installs a snapshot whose pieces are all here; raft may no longer need it."""
+        """Completes a snapshot and passes it to raft, which may no longer need it."""
         group, index = offer.group, offer.index
         replica = self._replica_of(group)
         self._check(replica, call, offer)

@@ -81,7 +81,7 @@ class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
     """When a take-over closed it; 0: its own writer did."""
 
     def may_go(self, *, now_ms: int, grace_ms: int) -> bool:
-        """Whether no fenced writer of the ledger can still be asleep."""
+        """Whether the ledger may be deleted: it was not fenced, or its grace time is over."""
         return self.is_closed and (not self.fenced_ms or now_ms - self.fenced_ms >= grace_ms)
 
     @property

@@ -29,7 +29,7 @@ from raftwood.raft.state_machine import StateMachine
 GATHER_S: Final = 0.01
 """Requests within this time of the first one are served together with it."""
 REST_SHARE: Final = 9
-"""After each piece of work the pacer rests at least this many times its duration."""
+"""Between requested pieces of work the pacer rests this many times the last one's duration."""
 
 
 class Pacer:

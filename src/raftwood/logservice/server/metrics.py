@@ -184,7 +184,7 @@ def stores_by_state(state: KeeperState, settings: HaKeeperSettings) -> dict[str,
 
 
 def shards_by_state(state: KeeperState, settings: HaKeeperSettings) -> dict[str, float]:
-    """Counts shards by state; a healthy one has a leader and all its voters serve."""
+    """Counts shards by state; a healthy one has a leader and enough serving voters."""
     planning = PlanningRound(state, settings)
     counts: dict[str, float] = dict.fromkeys(("healthy", "degraded", "leaderless"), 0)
     for number, shard in state.shards.items():
