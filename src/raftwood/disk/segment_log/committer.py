@@ -151,7 +151,7 @@ _IN_FLIGHT_MAX: Final = 2
 _IDLE_MARK_SECONDS: Final = 0.02
 _NOTE_SECONDS: Final = 0.05
 _NOTE_SYNC_SECONDS: Final = 1.0
-"""The shortest time between two writes, and two syncs, of the horizon on a busy log."""
+"""A busy log writes the horizon every `_NOTE_SECONDS` at most, and syncs it this often."""
 _NOTE_SYNC_SHARE: Final = 10
 """On a slow disk it is synced once in the time of this many syncs: appends wait for each."""
 _FORGET_HALF_SECONDS: Final = 10.0
