@@ -1,4 +1,4 @@
-"""How long to wait before an attempt is repeated: longer each time, bounded, with jitter."""
+"""Pauses before an attempt is repeated: longer each time, bounded, with jitter."""
 
 import random
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     up to 1 s at 1."""
 
     def delay_ms(self, failures: int, draw: float) -> float:
-        """The pause after so many failures before this one; `draw` is a random number below 1."""
+        """The pause after a number of earlier failures; `draw` is a random number below 1."""
         longest_ms = min(self.longest_ms, self.first_ms * (1 << min(failures, 20)))
         return longest_ms * (1 - self.jitter * (1 - draw))
 
@@ -28,5 +28,5 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return self.delay_ms(failures, random_source.random()) / 1000
 
     def delays_s(self, random_source: random.Random) -> Iterator[float]:
-        """The pauses of one row of failures, one after the other."""
+        """Yields the pauses of a series of failures."""
         return (self.delay_s(failures, random_source) for failures in count())

@@ -1,4 +1,4 @@
-"""`LruCache`: the values that were used last, within a bound."""
+"""`LruCache`: the most recently used values, within a bound."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -8,18 +8,18 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Values by key. Their weights together are never above the bound: each weighs 1, for a bound
-    on their number, or what the caller says, such as its bytes.
+    """Values by key, within a bound on their total weight. A value weighs 1, which bounds their
+    number, or as much as the caller says, such as its bytes.
     """
 
     def __init__(self, weight_max: int) -> None:
         self._weight_max = weight_max
         self._weight = 0
         self._found: dict[Key, tuple[Value, int]] = {}
-        """In the order in which they were used."""
+        """In order of use."""
 
     def get(self, key: Key) -> Value | None:
-        """Counts as a use."""
+        """Returns a value, and marks it as used."""
         found = self._found.pop(key, None)
         if found is None:
             return None
@@ -27,7 +27,7 @@ class LruCache(Generic[Key, Value]):
         return found[0]
 
     def put(self, key: Key, value: Value, weight: int = 1) -> list[Value]:
-        """Set a value. Returns those that it displaces, for the caller to close."""
+        """Sets a value. Returns those that it displaces, for the caller to close."""
         self.pop(key)
         self._found[key] = value, weight
         self._weight += weight
@@ -39,7 +39,7 @@ class LruCache(Generic[Key, Value]):
         return displaced
 
     def pop(self, key: Key) -> Value | None:
-        """Forget a value."""
+        """Removes a value."""
         found = self._found.pop(key, None)
         if found is None:
             return None
@@ -47,6 +47,6 @@ class LruCache(Generic[Key, Value]):
         return found[0]
 
     def pop_all(self) -> list[Value]:
-        """Forget all values."""
+        """Removes all values."""
         found, self._found, self._weight = self._found, {}, 0
         return [value for value, _ in found.values()]

@@ -1,4 +1,4 @@
-"""How the body of a batch is compressed. The codec numbers stand in stored batches and on wires."""
+"""Compression of batch bodies. The codec numbers are stored in batches and sent on wires."""
 
 from enum import IntEnum
 from typing import Final
@@ -22,11 +22,11 @@ class Codec(IntEnum):
 
 
 CODECS: Final = {codec.name.lower(): codec for codec in Codec}
-"""By the name that settings have."""
+"""Codecs by their names in settings."""
 
 
 def compress(body: Buffer, codec: Codec) -> Buffer:
-    """A body as the codec makes it; itself where there is none."""
+    """Compresses a body; returns it unchanged for `Codec.NONE`."""
     if codec is Codec.NONE:
         return body
     if codec is Codec.LZ4:
@@ -37,9 +37,9 @@ def compress(body: Buffer, codec: Codec) -> Buffer:
 
 
 def decompress(body: Buffer, codec: Codec, *, raw_bytes: int) -> Buffer:
-    """The raw body, which has exactly `raw_bytes`; nothing larger is ever allocated.
+    """Returns the raw body, which has exactly `raw_bytes`; never allocates more.
 
-    `InvalidInput` for a body that is not compressed by the codec, or has another size.
+    Raises `InvalidInput` for a body that the codec did not make, or that has another size.
     """
     try:
         raw = _unpack(body, codec, raw_bytes)
@@ -62,14 +62,14 @@ def _unpack(body: Buffer, codec: Codec, raw_bytes: int) -> Buffer:
     if codec is Codec.LZ4:
         raw: bytes = lz4.block.decompress(body, uncompressed_size=raw_bytes)
         return raw
-    # The frame's own word on its size decides what is allocated, so it is asked first.
+    # The size claimed by the frame decides what is allocated, so it is checked first.
     claimed = zstandard.frame_content_size(body)
     if claimed > raw_bytes:
         raise InvalidInput(
             f"the body says to have {claimed} bytes when decompressed, not {raw_bytes}: give its "
             "raw size"
         )
-    # Without a size of its own a frame is given this room; the library takes 0 for "no bound".
+    # A frame without a size of its own is given this room; the library takes 0 for "no bound".
     room = max(1, raw_bytes)
     return zstandard.ZstdDecompressor().decompress(
         body, max_output_size=room, allow_extra_data=False

@@ -1,8 +1,8 @@
 """Settings from flags, environment, one TOML file and defaults; each value knows its origin.
 
 Precedence: flag > environment (`RAFTWOOD_SECTION__KEY`) > file > default. All mistakes in all
-sources are reported at once, each with the setting, the value, where it came from, what is
-allowed, and what to do.
+sources are reported at once, each with the setting, the value, its source, the allowed
+values, and the remedy.
 
     configuration = load_configuration(Settings, file="node.toml", environment=os.environ)
     configuration.settings.disk.segment_bytes
@@ -31,7 +31,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class SettingValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting as it came out, fit to be shown."""
+    """The final value of one setting, fit to be shown."""
 
     name: str
     value: Any
@@ -43,7 +43,7 @@ class SettingValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Configuration(msgspec.Struct, Generic[T], frozen=True):
-    """The settings, and where each came from."""
+    """The settings, and the source of each."""
 
     settings: T
     values: tuple[SettingValue, ...]
@@ -67,7 +67,7 @@ def load_configuration(
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
 ) -> Configuration[T]:
-    """Read every source and check every value; raises one InvalidConfiguration for all mistakes.
+    """Reads every source and checks every value; raises one InvalidConfiguration for all mistakes.
 
     `kind` is a struct whose fields are sections. `assignments` are "section.key=value" from flags;
     the last one for a setting counts.
@@ -86,11 +86,11 @@ def compose(
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Configuration[T]:
-    """As `load_configuration`, with the file's contents at hand."""
+    """Like `load_configuration`, with the file's contents at hand."""
     known = {setting.name: setting for setting in describe(kind)}
     problems: list[str] = []
     given: dict[str, _Given] = {}
-    # From the weakest source to the strongest, so that the strongest is what remains.
+    # From the weakest source to the strongest, so that the strongest value remains.
     given.update(_from_file(_parse(data, file), file, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
@@ -270,7 +270,7 @@ def _check_known(name: str, origin: str, known: Mapping[str, Setting], problems:
 
 
 def _closest(name: str, known: Iterable[str]) -> str:
-    # Comparing takes time by length, and nobody misspells a name this long.
+    # Comparing takes time by length, and a typing mistake is never this long.
     near = difflib.get_close_matches(name[:100], sorted(known), n=1)
     if near:
         return f": did you mean {near[0]}?"

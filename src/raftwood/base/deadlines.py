@@ -1,4 +1,4 @@
-"""Waiting within a time, with an error that says what was waited for."""
+"""Timeouts, with an error that names the awaited thing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from raftwood.base.errors import DeadlineExceeded
 
 @asynccontextmanager
 async def within(timeout_ms: int, what: str) -> AsyncIterator[None]:
-    """`DeadlineExceeded` in place of whatever does not end in time."""
+    """Bounds a block's time: raises `DeadlineExceeded`, which names `what`, when it is over."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             yield

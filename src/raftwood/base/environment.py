@@ -1,4 +1,4 @@
-"""What code takes from the world: clocks, randomness, one disk, and the way to end the process.
+"""The seam to the outside world: clocks, randomness, one disk, and the end of the process.
 
 The network and timers come from the running event loop. Code that takes these from an
 `Environment` runs unchanged in simulation; `time`, `random`, `os.urandom`, threads and plain files
@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since some moment; it never goes back, and counts while suspended."""
+        """Nanoseconds since an arbitrary moment; never goes back, and counts while suspended."""
         ...
 
 
@@ -38,19 +38,19 @@ class SystemClock:
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
-    """On the loop, as simulations have it."""
+    """Does the work on the event loop, as simulations do."""
     return work()
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """One process's view of the world; the simulator hands out one per node."""
+    """One process's view of the world; the simulator makes one for each node."""
 
     clock: Clock
     random: random.Random
     files: Files
     end_process: Callable[[str], NoReturn]
-    """Ends the process at once, running no clean-up: after a failed sync nothing in memory can be
-    trusted to match the disk."""
+    """Ends the process at once, running no clean-up: after a failed sync the memory may no longer
+    match the disk."""
     compute: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
-    """Does a piece of pure work that cannot be cut into slices, beside the loop where it lets go of
-    the interpreter's lock: nobody else may change what it works on."""
+    """Does a piece of pure work that cannot be cut into slices, beside the loop while it releases
+    the interpreter's lock: no other code may change its data meanwhile."""

@@ -1,25 +1,25 @@
-"""Every error that crosses a package or a wire, as one tree.
+"""All errors that cross a package or a wire, as one tree.
 
 RaftwoodError
 ├── InvalidInput              the caller must change the request
 │   ├── InvalidName
 │   ├── InvalidConfiguration
 │   ├── TooLarge
-│   └── OutOfRange            outside what is stored; says what is
+│   └── OutOfRange            outside what is stored; names the stored range
 ├── Unauthenticated
-│   └── OtherServer           another one listens where the one that was meant did
+│   └── OtherServer           another server than the expected one listens there
 ├── PermissionDenied
 ├── NotFound
 ├── AlreadyExists
 ├── Conflict                  a compare-and-set lost
 │   ├── LogSealed             the log takes no more: nothing was stored
-│   └── SequenceForgotten     so old that nobody knows whether it was stored
+│   └── SequenceForgotten     too old to know whether it was stored
 ├── SessionExpired            a client's session ended; unanswered commands may have been done
 ├── Unavailable               nothing was done; try again
 │   ├── Overloaded
 │   ├── DiskFull
 │   ├── ConnectionLost        the outcome may be unknown
-│   ├── NotLeader             another node leads; says which
+│   ├── NotLeader             another node leads; names it
 │   └── ShuttingDown
 ├── DeadlineExceeded          the outcome is unknown
 ├── Cancelled
@@ -39,7 +39,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 _CLASSES: Final[dict[str, type["RaftwoodError"]]] = {}
-"""By code; the tree grows as packages are imported."""
+"""Classes by code; the tree grows as packages are imported."""
 
 
 class RaftwoodError(Exception):
@@ -52,7 +52,7 @@ class RaftwoodError(Exception):
     """Attributes that travel with the message: small, and keywords of the class with a default."""
 
     def __init_subclass__(cls) -> None:
-        if "code" in vars(cls):  # without a code of its own it travels as its parent
+        if "code" in vars(cls):  # A class without its own code travels as its parent.
             _CLASSES[cls.code] = cls
 
     @property
@@ -64,7 +64,7 @@ _CLASSES[RaftwoodError.code] = RaftwoodError
 
 
 class InvalidInput(RaftwoodError):
-    """The request cannot succeed as it stands."""
+    """The request cannot succeed unless the caller changes it."""
 
     code = "invalid_input"
     http_status = 400
@@ -90,21 +90,21 @@ class TooLarge(InvalidInput):
 
 
 class OutOfRange(InvalidInput):
-    """What was asked for lies outside what is stored."""
+    """The requested place lies outside what is stored."""
 
     code = "out_of_range"
     http_status = 416
 
 
 class Unauthenticated(RaftwoodError):
-    """The peer did not prove who it is."""
+    """The peer did not prove its identity."""
 
     code = "unauthenticated"
     http_status = 401
 
 
 class OtherServer(Unauthenticated):
-    """Another server listens at the address than the one that was meant."""
+    """Another server than the expected one listens at the address."""
 
     code = "other_server"
 
@@ -131,26 +131,26 @@ class AlreadyExists(RaftwoodError):
 
 
 class Conflict(RaftwoodError):
-    """Somebody else changed it first: read again, then decide."""
+    """Another writer changed it first: read again, then decide."""
 
     code = "conflict"
     http_status = 409
 
 
 class LogSealed(Conflict):
-    """The log has ended, and what was to be appended was not stored."""
+    """The log has ended, and the append was not stored."""
 
     code = "log_sealed"
 
 
 class SequenceForgotten(Conflict):
-    """So old a sequence of its producer that nobody knows any more where it was written."""
+    """The sequence is so old that the log no longer knows whether and where it was stored."""
 
     code = "sequence_forgotten"
 
 
 class SessionExpired(RaftwoodError):
-    """The client's session has ended: what it was not answered may or may not have been done."""
+    """The client's session has ended: unanswered commands may or may not have been done."""
 
     code = "session_expired"
     http_status = 410
@@ -172,7 +172,7 @@ class Overloaded(Unavailable):
 
 
 class DiskFull(Unavailable):
-    """No room for more data; goes on by itself when room is made."""
+    """There is no room for more data; the server resumes by itself when there is."""
 
     code = "disk_full"
     http_status = 507
@@ -185,7 +185,7 @@ class ConnectionLost(Unavailable):
 
 
 class NotLeader(Unavailable):
-    """Only a group's leader can do this; `leader` is its id, or 0 where none is known."""
+    """Only a group's leader can do this; `leader` is its id, or 0 if none is known."""
 
     code = "not_leader"
     wire_fields: ClassVar[Mapping[str, type[Any]]] = {"leader": int}
@@ -196,7 +196,7 @@ class NotLeader(Unavailable):
 
 
 class ShuttingDown(Unavailable):
-    """The server drains and takes no new work; another may."""
+    """The server drains and takes no new work; another server may."""
 
     code = "shutting_down"
 
@@ -248,7 +248,7 @@ class ProtocolError(RaftwoodError):
 
 
 class InternalError(RaftwoodError):
-    """Something on the server failed that the caller cannot mend."""
+    """Something failed on the server that the caller cannot repair."""
 
     code = "internal_error"
 
@@ -260,5 +260,5 @@ class InvariantViolated(InternalError):
 
 
 def error_class(*codes: str) -> type[RaftwoodError]:
-    """The class for the first code from the wire that is known; where none is, InternalError."""
+    """Returns the class for the first known code from the wire; InternalError if none is known."""
     return next((_CLASSES[code] for code in codes if code in _CLASSES), InternalError)

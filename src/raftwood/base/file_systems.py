@@ -1,4 +1,4 @@
-"""Folders by URI, on whatever file system Arrow knows: this machine, S3, GCS, Azure, HDFS."""
+"""Folders by URI, on any file system of Arrow: this machine, S3, GCS, Azure, HDFS."""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _LIKE_S3 = ("s3a", "s3n")
-"""As Hadoop calls it; Arrow says s3."""
+"""Hadoop's names; Arrow says s3."""
 
 
 def folder_uri(given: str) -> str:
-    """A URI without a slash at its end; what has no scheme is a folder of this machine."""
+    """Returns a URI without a slash at its end; a path without a scheme is a local folder."""
     if "://" not in given and not given.startswith("file:"):
         given = "file://" + quote(os.path.abspath(given))
     return given.rstrip("/")
 
 
 def file_system_of(given: str) -> "tuple[FileSystem, str]":
-    """The file system of a folder, and its path there."""
+    """Returns the file system of a folder, and its path there."""
     try:
         import pyarrow  # noqa: PLC0415 (an extra)
         from pyarrow import fs  # noqa: PLC0415 (an extra)

@@ -1,9 +1,9 @@
-"""The `Files` seam: every touch of a disk, as operations submitted in order.
+"""The `Files` seam: all disk access, as operations submitted in order.
 
 A store keeps its layout and its indexes on the event loop and hands the disk lists of operations.
-Reality runs them on one thread per disk, the simulator as events in virtual time; both call back
-on the loop. Files are named by path; a file is opened before it is written, reading needs no
-`Open`.
+On a real machine one thread per disk runs them, in the simulator they are events in virtual time;
+both call back on the loop. Files are named by path; a file is opened before it is written, reading
+needs no `Open`.
 
 Order: submissions that write run one after another, in the order submitted. A submission that only
 reads may overtake writes that have not been answered yet. The first operation that fails ends its
@@ -33,7 +33,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """Give the descriptor back; closing what is not open does nothing."""
+    """Release the descriptor; closing a file that is not open does nothing."""
 
     path: str
 
@@ -75,7 +75,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Answers the length in bytes, or None where there is no such file."""
+    """Answers the length in bytes, or None if there is no such file."""
 
     path: str
 
@@ -100,7 +100,7 @@ class MakeDirectory(msgspec.Struct, frozen=True):
 
 
 class ListDirectory(msgspec.Struct, frozen=True):
-    """Answers the sorted names in a directory, or None where there is none."""
+    """Answers the sorted names in a directory, or None if there is none."""
 
     path: str
 
@@ -120,7 +120,7 @@ class SyncDirectory(msgspec.Struct, frozen=True):
 class Lock(msgspec.Struct, frozen=True):
     """Take an exclusive lock on an open file until it is closed or the process ends.
 
-    Answers False where another process holds it.
+    Answers False if another process holds it.
     """
 
     path: str
@@ -147,7 +147,7 @@ READING = (Read, Size, ListDirectory, DiskSpace)
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What a submission came to: a result per operation that ran, and the error that ended it."""
+    """The outcome of a submission: a result per operation that ran, and the error that ended it."""
 
     results: list[Any]
     error: OSError | None = None
@@ -160,12 +160,12 @@ class Files(Protocol):
     def submit(
         self, operations: Sequence[Operation], callback: Callable[[Completion], None]
     ) -> None:
-        """Run the operations in order, then call back on the event loop."""
+        """Runs the operations in order, then calls back on the event loop."""
         ...
 
 
 async def perform(files: Files, *operations: Operation) -> list[Any]:
-    """Submit, wait, and raise what went wrong: for set-up paths, not for the hot one."""
+    """Submits, waits, and raises any error: for set-up paths, not for the hot one."""
     future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
     def finish(completion: Completion) -> None:
@@ -196,7 +196,7 @@ _WRONG_PLACE: Final = (
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Around opening and inspecting the folder at a path."""
+    """Turns errors of opening or inspecting a data folder into errors that name the remedy."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`lazy_exports`: what a package shows to the world, each name loaded when it is first used."""
+"""`lazy_exports`: a package's public names, each loaded when it is first used."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def lazy_exports(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: `modules` says which module defines which names.
+    """Returns the `__getattr__` of a package: `modules` says which module defines which names.
 
-    A program that imports a client loads nothing of what it does not use.
+    A program that imports a client loads only the parts that it uses.
     """
     places = {name: module for module, names in modules.items() for name in names}
 

@@ -14,9 +14,9 @@ from raftwood.base.protobuf_bytes import VARINTS, field_bytes, varint
 
 RECORD_TAG: Final = b"\x0a"
 _HEADS_MAX: Final = 1 << 16
-"""Of one table, over all keys and sizes."""
+"""The limit of one table, over all keys and sizes."""
 _KEY_LENGTH_MAX: Final = 128
-"""The head of a longer key is made each time: strangers choose the keys."""
+"""The head of a longer key is made each time: clients choose the keys."""
 _SECONDS_MAX: Final = 1 << 16
 _NS: Final = 1_000_000_000
 _TIME_END: Final = 1 << 32
@@ -26,7 +26,7 @@ Key = TypeVar("Key", str, bytes)
 
 
 class ContentHeads(dict[int, bytes]):
-    """For one key, by the size of the value: the bytes that precede the value in a record."""
+    """The heads of one key, by the size of the value: the bytes before the value in a record."""
 
     def __init__(self, key: bytes, make_room: Callable[[], None]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ContentHeads(dict[int, bytes]):
 
 
 class ContentTable(dict[Key, ContentHeads], Generic[Key]):
-    """By key: its `ContentHeads`. A full table is emptied."""
+    """The `ContentHeads` of each key. A full table is emptied."""
 
     def __init__(self, encode: Callable[[Key], bytes]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ContentTable(dict[Key, ContentHeads], Generic[Key]):
         return heads
 
     def _make_room(self) -> None:
-        """For one more key or size."""
+        """Makes room for one more key or size."""
         self._count += 1
         if self._count > _HEADS_MAX:
             self._count = 1
@@ -64,7 +64,7 @@ class ContentTable(dict[Key, ContentHeads], Generic[Key]):
 
 
 class _Seconds(dict[int, bytes]):
-    """By seconds: their field, and the tag of the nanoseconds that follow it."""
+    """By second: its field, and the tag of the nanoseconds that follow it."""
 
     def __missing__(self, seconds: int) -> bytes:
         if not 0 <= seconds < _TIME_END:
@@ -80,19 +80,19 @@ _nanoseconds: Final = Struct("<I").pack
 
 
 def time_field(time_ns: int) -> bytes:
-    """The time of a record."""
+    """Encodes the time of a record."""
     return _seconds[time_ns // _NS] + _nanoseconds(time_ns % _NS)
 
 
 def time_fields(times_ns: Iterable[int]) -> list[bytes]:
-    """The times of many records."""
+    """Encodes the times of many records."""
     seconds, nanoseconds = _seconds, _nanoseconds
     return [seconds[each // _NS] + nanoseconds(each % _NS) for each in times_ns]
 
 
 def exact_text(text: str) -> bytes:
-    """Escapes that stand for undecodable bytes become these bytes again. Half of a character is
-    refused.
+    """Encodes text; escapes of undecodable bytes become these bytes again. Refuses half of a
+    character.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -110,7 +110,7 @@ _content_heads: Final = ContentTable(_key_bytes)
 
 
 def encode_record(contents: Mapping[str, str | bytes], time_ns: int) -> bytes:
-    """One record as a field of its group."""
+    """Encodes one record as a field of its group."""
     time = _seconds[time_ns // _NS]
     parts = [RECORD_TAG, b"", time, _nanoseconds(time_ns % _NS)]
     total = len(time) + 4
@@ -145,7 +145,7 @@ def _no_text(key: str, value: object) -> InvalidInput:
 def encode_shared(
     *, topic: bytes = b"", source: bytes = b"", tags: Iterable[tuple[bytes, bytes]] = ()
 ) -> bytes:
-    """The fields of a group that hold for all of its records."""
+    """Encodes the fields that all records of a group share."""
     parts = []
     if topic:
         parts.append(field_bytes(3, topic))

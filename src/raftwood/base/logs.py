@@ -5,9 +5,9 @@
     log = get_logger("raft")
     log.info("elected", term=7)
 
-Text that comes from outside can neither forge a line nor move a terminal's cursor: control
-characters are escaped. Values whose key tells of a secret are masked. The time is that of the clock
-handed in; in simulation that is the simulated one, and without a clock lines carry no time.
+Outside text can neither forge a line nor move a terminal's cursor: control characters are escaped.
+Values under a key of a secret are masked. The time comes from the given clock, in simulation the
+simulated one; without a clock lines carry no time.
 """
 
 import datetime
@@ -29,7 +29,7 @@ Logger = structlog.typing.FilteringBoundLogger
 _Event = MutableMapping[str, Any]
 
 TEXT_CHARACTERS_MAX: Final = 8192
-"""A longer text is cut: one value never floods the log."""
+"""A longer text is cut: one value must not flood the log."""
 
 _DEPTH_MAX: Final = 4
 _SECRET_KEY: Final = re.compile(
@@ -39,23 +39,23 @@ _SECRET_KEY: Final = re.compile(
 
 
 def get_logger(name: str) -> Logger:
-    """A logger of one part of the program, made at import time or later.
+    """Returns a logger of one part of the program, made at import time or later.
 
-    `bind` adds what all its lines carry; call it after `set_up_logs`, as it fixes the set-up.
+    `bind` adds values to all its lines; call it after `set_up_logs`, as it fixes the set-up.
     """
     logger: Logger = structlog.get_logger(part=name)
     return logger
 
 
 def bind_context(**values: Any) -> None:
-    """Put the values (a node's id, say) on every line of this task and of those it starts."""
+    """Adds values (such as a node's id) to every line of this task and of those it starts."""
     structlog.contextvars.bind_contextvars(**values)
 
 
 def set_up_logs(
     settings: LoggingSettings, *, clock: Clock | None, stream: TextIO | None = None
 ) -> None:
-    """Decide once per process how log lines look, and where they go (stderr)."""
+    """Sets up, once per process, the format of log lines and their stream (stderr)."""
     terminal = (stream or sys.stderr).isatty()
     text = settings.format == "text" or (settings.format == "auto" and terminal)
     colours = terminal and not os.environ.get("NO_COLOR")
@@ -86,7 +86,7 @@ def set_up_logs(
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[settings.level.upper()]
         ),
-        # Without a stream of its own, to what is standard error at that moment.
+        # Without a given stream, lines go to what is standard error at that moment.
         logger_factory=lambda *_: structlog.WriteLogger(stream or sys.stderr),
         # Tests and simulations set up again; a cached logger would keep the stream of the first.
         cache_logger_on_first_use=False,
@@ -94,7 +94,7 @@ def set_up_logs(
 
 
 def clean(_logger: Any, _method: str, event: _Event) -> _Event:
-    """Mask secrets, escape control characters, and bound every value of a line."""
+    """Masks secrets, escapes control characters, and bounds every value of a line."""
     return {_escape(str(key)): _clean(value, str(key), 0) for key, value in event.items()}
 
 
@@ -140,6 +140,6 @@ def _json_line(_logger: Any, _method: str, event: _Event) -> str:
 
 
 if not structlog.is_configured():
-    # Until a program says otherwise, only what someone should look at is told, and on stderr:
-    # standard output belongs to the command.
+    # Until a program sets logs up, only warnings and errors appear, and on stderr: standard output
+    # belongs to the command.
     set_up_logs(LoggingSettings(level="warning", format="text"), clock=None)

@@ -39,9 +39,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0)
 BYTES: Final = tuple(float(1 << power) for power in range(6, 27, 2))
 SERIES_MAX: Final = 10_000
-"""Series of one metric: labels from outside must not fill the memory."""
+"""The series of one metric: labels from outside must not fill the memory."""
 
-# They double the series, and carry the wall clock into simulations.
+# These double the series, and bring the wall clock into simulations.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 F = TypeVar("F", Counter, Gauge, Histogram)
@@ -51,7 +51,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 class Metrics:
-    """One store's metrics; `constant` labels stand on every series."""
+    """The metrics of one store; `constant` labels stand on every series."""
 
     def __init__(self, **constant: str) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -64,12 +64,12 @@ class Metrics:
     def counter(
         self, name: str, help_text: str, labels: Mapping[str, str] | None = None
     ) -> Counter:
-        """What only grows."""
+        """Makes a counter: a value that only grows."""
         _check_counter(name)
         return self._bound(Counter, name, help_text, labels or {})
 
     def gauge(self, name: str, help_text: str, labels: Mapping[str, str] | None = None) -> Gauge:
-        """What goes up and down."""
+        """Makes a gauge: a value that goes up and down."""
         return self._bound(Gauge, name, help_text, labels or {})
 
     def histogram(
@@ -80,7 +80,7 @@ class Metrics:
         *,
         buckets: Sequence[float] = SECONDS,
     ) -> Histogram:
-        """How often which size; 1 µs per observation, so once per batch, never per record."""
+        """Makes a histogram; an observation costs 1 µs, so make one per batch, never per record."""
         return self._bound(Histogram, name, help_text, labels or {}, buckets=buckets)
 
     def pull_counter(
@@ -90,7 +90,7 @@ class Metrics:
         read: Callable[[], float],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """A counter that is read only when somebody looks."""
+        """Registers a counter whose value is read at each scrape."""
         _check_counter(name)
         self._pull(CounterMetricFamily, name, help_text, read, labels or {})
 
@@ -101,25 +101,25 @@ class Metrics:
         read: Callable[[], float],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """A gauge that is read only when somebody looks."""
+        """Registers a gauge whose value is read at each scrape."""
         self._pull(GaugeMetricFamily, name, help_text, read, labels or {})
 
     def pull_counters(
         self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
     ) -> None:
-        """As `pull_gauges`, for counters."""
+        """Like `pull_gauges`, for counters."""
         _check_counter(name)
         self._pull_many(CounterMetricFamily, name, help_text, label, read)
 
     def pull_gauges(
         self, name: str, help_text: str, label: str, read: Callable[[], Mapping[str, float]]
     ) -> None:
-        """A gauge for each value of a label, all read when somebody looks: what is gone by then has
-        none. Above `SERIES_MAX` values the later ones are left out."""
+        """Registers a gauge for each value of a label, read at each scrape: labels that are gone by
+        then have none. Values above `SERIES_MAX` are left out."""
         self._pull_many(GaugeMetricFamily, name, help_text, label, read)
 
     def drop(self, name: str, labels: Mapping[str, str]) -> None:
-        """Forget one series, as when a peer or shard is gone."""
+        """Drops one series, for example when a peer or shard is gone."""
         values = self._values(labels)
         if name in self._pulled:
             self._pulled[name].readers.pop(values, None)
@@ -128,14 +128,14 @@ class Metrics:
         self._series.get(name, set()).discard(values)
 
     def render(self) -> bytes:
-        """All of them in Prometheus' text format (`CONTENT_TYPE`)."""
+        """Returns all metrics in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
     def _values(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         return (*self._constant.values(), *labels.values())
 
     def _admit(self, kind: type, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """The values of all labels, once the name and the number of series are checked."""
+        """Checks the name and the number of series; returns the values of all labels."""
         if not _NAME.fullmatch(name) or name.startswith(PREFIX):
             raise InvalidInput(f"metric name {name!r} is not lower_case_words without {PREFIX}")
         shape = self._shapes.setdefault(name, (kind, tuple(labels)))
@@ -196,7 +196,7 @@ class Metrics:
 
 
 class _PulledMany(Collector):
-    """One family whose series are asked for at the moment of rendering."""
+    """One family whose series are read at each rendering."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _PulledMany(Collector):
 
 
 class _Pulled(Collector):
-    """One family whose values are asked for at the moment of rendering."""
+    """One family whose values are read at each rendering."""
 
     def __init__(
         self,

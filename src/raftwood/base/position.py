@@ -1,4 +1,4 @@
-"""`Position`: where a batch stands in a log, whichever log it is.
+"""`Position`: the place of a batch in a log of any kind.
 
 128 bits, ordered: an LSN, or (ledger 64, entry 48, batch 16 bits). Text in offsets and command
 lines, 16 bytes big-endian in columns, the decimal number in SLS cursors.
@@ -17,7 +17,7 @@ _BATCH_MAX: Final = (1 << 16) - 1
 
 
 def position_of_entry(*, ledger: int, entry: int, batch: int = 0) -> Position:
-    """The position of a message in a ledger's entry."""
+    """Makes the position of a message in a ledger's entry."""
     if not (0 <= ledger <= _LEDGER_MAX and 0 <= entry <= _ENTRY_MAX and 0 <= batch <= _BATCH_MAX):
         raise InvalidInput(
             f"no position for ledger {ledger}, entry {entry}, batch {batch}: they take 64, 48 and "
@@ -27,7 +27,7 @@ def position_of_entry(*, ledger: int, entry: int, batch: int = 0) -> Position:
 
 
 def entry_of_position(position: Position) -> tuple[int, int, int]:
-    """(ledger, entry, batch) of a position."""
+    """Splits a position into (ledger, entry, batch)."""
     return position >> 64, position >> 16 & _ENTRY_MAX, position & _BATCH_MAX
 
 
@@ -42,7 +42,7 @@ def position_from_bytes(data: bytes) -> Position:
 
 
 def parse_position(text: str) -> Position:
-    """A position from its decimal text."""
+    """Parses a position from its decimal text."""
     if not (text.isascii() and text.isdigit() and len(text) <= 39 and int(text) <= POSITION_MAX):
         raise InvalidInput(
             f"position {text[:60]!r} is not a decimal number of 128 bits: give one as printed by "

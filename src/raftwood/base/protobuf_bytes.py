@@ -1,4 +1,4 @@
-"""Protobuf's wire format by hand, where a message is put together from parts."""
+"""Protobuf's wire format by hand, for messages that are joined from parts."""
 
 from typing import Final
 
@@ -18,14 +18,14 @@ VARINTS: Final = tuple(_varint(value) for value in range(1 << 11))
 
 
 def varint(value: int) -> bytes:
-    """An unsigned number."""
+    """Encodes an unsigned number."""
     return VARINTS[value] if value < len(VARINTS) else _varint(value)
 
 
 def read_varint(data: Buffer, at: int, *, bits_max: int = 70) -> tuple[int, int]:
-    """The number at a place, and the place behind it.
+    """Returns the number at an offset, and the offset behind it.
 
-    `IndexError` if the data end within the number, `ValueError` if it has more than `bits_max`.
+    Raises `IndexError` if the data end within the number, `ValueError` above `bits_max` bits.
     """
     value = shift = 0
     while True:
@@ -40,5 +40,5 @@ def read_varint(data: Buffer, at: int, *, bits_max: int = 70) -> tuple[int, int]
 
 
 def field_bytes(number: int, value: bytes) -> bytes:
-    """A field that holds bytes, text or a message."""
+    """Encodes a field of bytes, text or a message."""
     return b"".join((varint(number << 3 | 2), varint(len(value)), value))

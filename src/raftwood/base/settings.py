@@ -33,13 +33,13 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one package; relations between fields are checked in `__post_init__`."""
 
     scope: ClassVar[Scope] = "node"
-    """A `cluster` section must be the same on every node; a `node` section is this node's own."""
+    """A `cluster` section must be the same on every node; a `node` section belongs to one node."""
 
 
 class Secret:
     """A password or a key: it never shows in a repr, a log line or a pickle.
 
-    `reveal` gives a password away, to whoever checks it. A key is shared by two sides, which prove
+    `reveal` returns a password's text, to the code that checks it. Two sides share a key, and prove
     to each other that they know it by what they `sign`.
     """
 
@@ -54,7 +54,7 @@ class Secret:
         return self._value.decode(errors="surrogateescape")
 
     def as_key(self) -> Self:
-        """The secret, which is long enough to sign with."""
+        """Returns the secret, and checks that it is long enough to sign with."""
         if len(self._value) < KEY_BYTES_MIN:
             raise InvalidConfiguration(
                 f"a secret has {len(self._value)} bytes: use at least {KEY_BYTES_MIN} random ones"
@@ -62,7 +62,7 @@ class Secret:
         return self
 
     def sign(self, message: bytes) -> bytes:
-        """HMAC-SHA256 of the message under this secret."""
+        """Computes the HMAC-SHA256 of a message under this secret."""
         return hmac.digest(self._value, message, "sha256")
 
     def __bool__(self) -> bool:
@@ -80,12 +80,12 @@ class Secret:
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[type["Secret"], tuple[()]]:
-        # A copy through serialization would carry the text where nobody looks for it.
+        # A copy through serialization would carry the text to unexpected places.
         raise TypeError("a secret is not serialized")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting, as it was declared."""
+    """The declaration of one setting."""
 
     section: str
     key: str
@@ -108,19 +108,19 @@ class Setting(msgspec.Struct, frozen=True):
         return _plain(self.annotation) is Secret
 
     def show(self, value: Any) -> Any:
-        """The value as anybody may see it: plain data, secrets hidden."""
+        """Returns the value fit to be shown: plain data, secrets hidden."""
         if self.secret:
             return HIDDEN if value else ""
         return msgspec.to_builtins(value)
 
     def parse(self, value: Any) -> Any:
-        """From a file's plain data; ValueError says what is wrong."""
+        """Parses a value from a file's plain data; ValueError says what is wrong."""
         if isinstance(value, str) and (units := units_of(self.key)) is not None:
             value = parse_quantity(value, units)
         return _convert(value, self.annotation, strict=True)
 
     def parse_text(self, text: str) -> Any:
-        """From a flag or an environment variable, where everything is text."""
+        """Parses a value from a flag or an environment variable, where everything is text."""
         if units_of(self.key) is not None:
             return self.parse(text)
         plain = _plain(self.annotation)
@@ -153,7 +153,7 @@ def _convert(value: Any, annotation: Any, *, strict: bool) -> Any:
 
 @functools.cache
 def describe(settings: type[msgspec.Struct]) -> tuple[Setting, ...]:
-    """Every setting of a struct whose fields are sections, in order of declaration."""
+    """Lists every setting of a struct whose fields are sections, in order of declaration."""
     return tuple(_describe(settings))
 
 
@@ -192,7 +192,7 @@ def _allowed(annotation: Any, key: str) -> str:
     if _plain(annotation) is Secret:
         return "a text"
     if get_origin(_plain(annotation)) is Literal:
-        # In order of declaration, which means something; msgspec would sort them.
+        # In order of declaration, which has a meaning; msgspec would sort them.
         return "one of " + ", ".join(get_args(_plain(annotation)))
     kind = inspect.type_info(annotation)
     if isinstance(kind, inspect.Metadata):
@@ -233,7 +233,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 class ClusterSettings(Section, frozen=True):
-    """What all nodes of a cluster agree on."""
+    """Settings that all nodes of a cluster share."""
 
     scope = "cluster"
 
@@ -261,7 +261,7 @@ class ClusterSettings(Section, frozen=True):
 
 
 class NodeSettings(Section, frozen=True):
-    """Who this node is and where it keeps its data."""
+    """The node's identity and its data folder."""
 
     store_id: Annotated[
         int,
@@ -294,7 +294,7 @@ class NodeSettings(Section, frozen=True):
 
 
 class SecretSettings(Section, frozen=True):
-    """What proves that somebody belongs to the cluster; `raftwood config secret` makes them."""
+    """Secrets that authenticate members and clients; `raftwood config secret` makes them."""
 
     scope = "cluster"
 
@@ -316,7 +316,7 @@ class SecretSettings(Section, frozen=True):
 
 
 class HttpSettings(Section, frozen=True):
-    """What a node tells over HTTP: health, and metrics."""
+    """A node's HTTP port: health, and metrics."""
 
     listen: Annotated[
         str,
@@ -392,7 +392,7 @@ class TlsSettings(Section, frozen=True):
 
 
 class LoggingSettings(Section, frozen=True):
-    """How the node's own log lines look."""
+    """The format of the node's own log lines."""
 
     level: Annotated[Level, Meta(description="The least severe lines that are written.")] = "info"
     format: Annotated[

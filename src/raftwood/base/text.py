@@ -15,8 +15,8 @@ _CONTROL: Final = re.compile(
 
 
 def escaped(text: str) -> str:
-    """The text with control characters written out, so that it can neither forge a line nor move
-    a terminal's cursor.
+    """Returns the text with control characters written out, so that it can neither forge a line nor
+    move a terminal's cursor.
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
@@ -39,7 +39,7 @@ MILLISECONDS: Final = {"": 1, "ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000
 
 
 def parse_quantity(text: str, units: dict[str, int]) -> int:
-    """A whole number of the unit worth 1; ValueError says what is wrong with the text."""
+    """Parses a quantity into the unit worth 1; ValueError says what is wrong with the text."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2] not in units:
         raise ValueError(f"expected a number with one of {', '.join(filter(None, units))}")

@@ -1,4 +1,4 @@
-"""Stored bytes that name the version of their format: a newer one is refused, not misread."""
+"""Stored bytes with a version of their format: a newer one is refused, not misread."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +12,7 @@ Decoded = TypeVar("Decoded")
 
 
 def unsupported(name: str, version: int, newest: int) -> UnsupportedVersion:
-    """The error for stored bytes of a version that this program does not read."""
+    """Makes the error for stored bytes of a version that this program does not read."""
     return UnsupportedVersion(
         f"{name} has format {version}, this program reads up to {newest}: use the version that "
         "wrote it, or a newer one"
@@ -26,9 +26,9 @@ class _Beginning(msgspec.Struct, array_like=True):
 def decode_versioned(
     data: Buffer, kind: type[Decoded], *, version: int, name: str, remedy: str = ""
 ) -> Decoded:
-    """A struct whose first field is its version, as an array in msgpack.
+    """Decodes a struct whose first field is its version, as an array in msgpack.
 
-    `UnsupportedVersion` for one that is newer than `version`, `StoreDamaged` for other bytes.
+    Raises `UnsupportedVersion` if it is newer than `version`, `StoreDamaged` for other bytes.
     """
     try:
         # The other fields may differ in a newer format.
@@ -42,7 +42,7 @@ def decode_versioned(
 
 
 class StateFormat(msgspec.Struct, frozen=True):
-    """How a snapshot holds a state machine's state: a magic, the version in one byte, the body."""
+    """The format of a state machine's snapshot: a magic, the version in one byte, the body."""
 
     magic: bytes
     version: int
@@ -52,7 +52,7 @@ class StateFormat(msgspec.Struct, frozen=True):
         return b"".join((self.magic, bytes((self.version,)), body))
 
     def decode(self, data: bytes, decode_body: Callable[[bytes], Decoded]) -> Decoded:
-        """`UnsupportedVersion` for a newer one, `StoreDamaged` for other bytes."""
+        """Decodes a state; `UnsupportedVersion` if it is newer, `StoreDamaged` for other bytes."""
         head = len(self.magic) + 1
         try:
             if len(data) < head or not data.startswith(self.magic):

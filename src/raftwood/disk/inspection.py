@@ -1,8 +1,8 @@
-"""Looking into a data folder without changing it: what `raftwood store check` and `dump` show.
+"""Inspects a data folder without changing it, for `raftwood store check` and `dump`.
 
-`check_store` verifies what every folder has: identity, log, and which files there are. What the
-log's records refer to (snapshots, engines) only the role knows that wrote them: it adds a
-`RoleCheck`, which gets the `FolderContent` and answers `Findings`.
+`check_store` verifies what every folder has: identity, log, and the list of files. Only the role
+that wrote the log's records knows what they refer to (snapshots, engines): it adds a `RoleCheck`,
+which gets the `FolderContent` and answers `Findings`.
 """
 
 import posixpath
@@ -39,14 +39,14 @@ KIND_NAMES = {
     KIND_DROP: "drop-group",
 }
 FOLDERS_DEEP_MAX: Final = 2
-"""So far below a folder stores are looked for."""
+"""How far below a folder stores are searched for."""
 FOLDERS_MAX: Final = 65_536
-"""So many files and folders are looked at on each of these levels."""
+"""The most files and folders searched on each of these levels."""
 _OWN_NAMES: Final = ("IDENTITY", "LOCK")
 
 
 class GroupReport(msgspec.Struct, frozen=True):
-    """What the log holds of one group."""
+    """The log's content of one group."""
 
     group: int
     head: int
@@ -56,16 +56,16 @@ class GroupReport(msgspec.Struct, frozen=True):
 
 
 class FolderContent(msgspec.Struct, frozen=True):
-    """What a role's check starts from."""
+    """The input of a role's check."""
 
     path: str
     identity: FolderIdentity | None
-    """None where it cannot be read."""
+    """None if it cannot be read."""
     log_path: str
     names: list[str]
-    """Of the files and folders in it."""
+    """The names of the files and folders in it."""
     groups: dict[int, GroupIndex]
-    """Of the log; empty where that is damaged beyond use."""
+    """The groups of the log; empty if it is damaged beyond use."""
 
     def state(self, group: int) -> bytes | None:
         index = self.groups.get(group)
@@ -73,19 +73,19 @@ class FolderContent(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct):
-    """What a role says of its folder."""
+    """A role's findings about its folder."""
 
     role: str
-    """Whose folder it is, in words: "raft store 3"."""
+    """The role in words: "raft store 3"."""
     remedy: str
-    """What an operator does when something is damaged."""
+    """The operator's remedy if something is damaged."""
     names: tuple[str, ...] = ()
     """Files and folders that the role keeps beside the log."""
     checked: str = ""
-    """What there is beside the log, in words: "2 snapshots"."""
+    """What was checked beside the log, in words: "2 snapshots"."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     left_over: list[str] = msgspec.field(default_factory=list)
-    """Paths that nothing refers to: no damage."""
+    """Paths that nothing refers to, which is no damage."""
 
 
 RoleCheck = Callable[[Environment, FolderContent], Awaitable[Findings]]
@@ -110,7 +110,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     checked: str
     left_over: list[str]
     notes: list[str]
-    """Files that are not as they were, and that the next start writes anew."""
+    """Files that have changed unexpectedly, and that the next start writes anew."""
 
     @property
     def is_intact(self) -> bool:
@@ -118,7 +118,7 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 async def plain_store(_: Environment, content: FolderContent) -> Findings:
-    """A log of which nobody knows the role, and so not what stands beside it."""
+    """Checks a log of an unknown role, and nothing beside it."""
     return Findings(role=name_of(content.identity), remedy=REMEDY, names=tuple(content.names))
 
 
@@ -135,9 +135,9 @@ def _any_role(_: FolderContent) -> RoleCheck:
 async def check_store(
     environment: Environment, path: str, role_of: RoleOf = _any_role
 ) -> StoreReport:
-    """Read and verify everything in a folder that no process uses.
+    """Reads and verifies everything in a folder that no process uses.
 
-    `NotFound` where the folder is no store's, `StoreLocked` where a process uses it.
+    `NotFound` if the folder is no store's, `StoreLocked` if a process uses it.
     """
     path = path.rstrip("/") or "/"
     files = environment.files
@@ -215,13 +215,13 @@ async def _check(
 
 
 def _newest_log(names: list[str]) -> str:
-    """The folder of the log in use, as far as names tell: IDENTITY says it, and cannot be read."""
+    """The folder of the log in use, guessed from the names: IDENTITY cannot be read."""
     return max((name for name in names if is_log_name(name)), key=log_number, default="log")
 
 
 def _left_over(content: FolderContent, found: Inspection, of_role: Iterable[str]) -> list[str]:
-    """What nothing refers to: a crash leaves some that go at the next start, and a log that was
-    damaged and replaced stays until somebody removes it.
+    """Paths that nothing refers to: a crash leaves some that the next start removes, and a damaged
+    log that was replaced stays until an operator removes it.
     """
     known = (*_OWN_NAMES, posixpath.basename(content.log_path), *of_role)
     paths = [f"{content.path}/{name}" for name in content.names if name not in known]
@@ -235,7 +235,7 @@ def _left_over(content: FolderContent, found: Inspection, of_role: Iterable[str]
 async def visit_records(
     environment: Environment, path: str, visit: Callable[[ScannedRecord], None]
 ) -> list[Damage]:
-    """Hand every intact record to `visit`, in log order; returns what is damaged."""
+    """Passes every intact record to `visit`, in log order; returns the damages."""
     folder = await DataFolder.open_existing(environment, path)
     try:
         with explained(path):
@@ -245,9 +245,10 @@ async def visit_records(
 
 
 async def find_stores(environment: Environment, path: str) -> list[str]:
-    """The data folders at a path: itself, or those up to two folders below it.
+    """Returns the data folders at a path: itself, or those up to two folders below it.
 
-    A standalone's folder, a spool and a local cluster's hold several. `NotFound` where none is.
+    The folders of a standalone, a spool and a local cluster hold several. `NotFound` if there is
+    none.
     """
     path = path.rstrip("/") or "/"
     found: list[str] = []
@@ -262,7 +263,7 @@ async def find_stores(environment: Environment, path: str) -> list[str]:
                 )
             for folder in level:
                 names: list[str] = []
-                with suppress(PermissionError):  # one below that others keep for themselves
+                with suppress(PermissionError):  # a folder below that others may not read
                     names = await _names(environment.files, folder)
                 if await _is_store(environment.files, folder, names):
                     found.append(folder)
@@ -275,7 +276,7 @@ async def find_stores(environment: Environment, path: str) -> list[str]:
 
 
 async def _names(files: Files, path: str) -> list[str]:
-    """What is in a folder; nothing where it is a file."""
+    """Returns the names in a folder; an empty list for a file."""
     with suppress(NotADirectoryError):
         (names,) = await perform(files, seam.ListDirectory(path))
         return names or []
@@ -283,7 +284,7 @@ async def _names(files: Files, path: str) -> list[str]:
 
 
 async def _is_store(files: Files, path: str, names: list[str]) -> bool:
-    """A folder with a log and no identity is a store too: a damaged one."""
+    """Whether a folder is a store's; one with a log and no identity is a damaged store."""
     if "IDENTITY" in names:
         return "CURRENT" not in names  # RocksDB's folders have an IDENTITY as well
     for log in filter(is_log_name, names):

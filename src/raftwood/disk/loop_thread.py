@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for clients of programs that have none."""
+"""An event loop in a thread of its own, for clients in programs without one."""
 
 import asyncio
 import ctypes
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """An event loop in a thread, and the environment that is used on it."""
+    """An event loop in a thread, and the environment of the code on it."""
 
     def __init__(self, name: str) -> None:
         self._resources = ExitStack()
@@ -30,13 +30,13 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self.ident = self._thread.ident
-        """As `threading.get_ident` has it."""
+        """The thread's id, as in `threading.get_ident`."""
 
     @classmethod
     def with_client(
         cls, name: str, connect: Callable[[Environment], Coroutine[Any, Any, Result]]
     ) -> "tuple[LoopThread, Result]":
-        """A thread, and a client that has connected on it; neither where it cannot."""
+        """Starts a thread and connects a client on it; ends the thread if that fails."""
         thread = cls(name)
         try:
             return thread, thread.call(connect(thread.environment))
@@ -49,7 +49,7 @@ class LoopThread:
         self._loop.run_forever()
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Start some work on the loop."""
+        """Starts a coroutine on the loop; returns its future."""
         if self.is_current:
             work.close()
             raise InvalidInput("a callback cannot wait for the client that calls it")
@@ -60,7 +60,7 @@ class LoopThread:
         raise Unavailable("the client is closed")
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Call something on the loop, from whichever thread."""
+        """Calls a function on the loop; may be called from any thread."""
         with self._lock:
             if self._is_stopped:
                 raise Unavailable("the client is closed")
@@ -72,7 +72,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do some work on the loop, and wait for it."""
+        """Runs a coroutine on the loop, and waits for its result."""
         future = self.begin(work)
         try:
             return future.result()
@@ -83,7 +83,7 @@ class LoopThread:
             raise
 
     def stop(self, *endings: Any) -> None:
-        """End the loop, after what is to be done at its end; once only."""
+        """Runs `endings` on the loop, then ends it; once only."""
         with self._lock:
             if self._is_stopped:
                 return
@@ -95,8 +95,9 @@ class LoopThread:
         self._resources.close()
 
     def after_fork(self, *clients: object) -> None:
-        """In a forked child, which has no such thread: what it had open is closed here, and goes on
-        in the parent. Nothing else is touched, neither now nor at the end of the child.
+        """Call in a forked child, which lacks the thread: closes the child's copies of its
+        descriptors, which the parent goes on using. Touches nothing else, neither now nor at the
+        child's end.
         """
         if isinstance(self.environment.files, ThreadFiles):
             self.environment.files.after_fork()
@@ -107,7 +108,7 @@ class LoopThread:
             for descriptor in descriptors:
                 with suppress(OSError):
                     os.close(descriptor)
-        # Clean-up of its sockets would close descriptors by numbers that are others' by then.
+        # Cleaning up its sockets would close descriptors by numbers that others have taken by then.
         self._abandoned = clients
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 

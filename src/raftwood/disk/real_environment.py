@@ -5,9 +5,9 @@ runs submissions strictly in order, so one fdatasync serves everything written b
 loop never waits for a disk. Reads have a thread and descriptors of their own: a long read delays no
 commit, and no descriptor is closed under a reader.
 
-A small write alone, which nobody has synced with it, goes to the operating system at once where the
-writing thread has nothing to do: it is a copy in memory, and two changes of threads cost several
-times as much. While a sync is on its way such a write might wait for it, and so goes behind it.
+A small write alone, without a sync, goes to the operating system at once while the writing thread
+is idle: it is a copy in memory, and two changes of threads cost several times as much. During a
+sync such a write might wait for it, and so queues behind it.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class ThreadFiles:
             lane.put(partial(_run, run, operations, callback, loop))
 
     def close(self) -> None:
-        """Finish what was submitted, end both threads and close all descriptors."""
+        """Finishes submitted work, ends both threads and closes all descriptors."""
         self._closed = True
         for lane in (self._writing, self._reading):
             lane.stop()
@@ -68,12 +68,12 @@ class ThreadFiles:
         self._descriptors.clear()
 
     def after_fork(self) -> None:
-        """In a forked child, which has no such threads: its copies of the descriptors are closed,
-        for a lock is held until all copies are.
+        """Call in a forked child, which lacks the threads: closes its copies of the descriptors,
+        since a lock is held until all copies are closed.
         """
         self._closed = True
         for descriptor in (*self._descriptors.values(), *self._read_descriptors.pop_all()):
-            with suppress(OSError):  # the thread that the child has not may have closed it just now
+            with suppress(OSError):  # the parent's thread may have closed it just before the fork
                 os.close(descriptor)
         self._descriptors.clear()
 
@@ -165,7 +165,7 @@ class ThreadFiles:
         return descriptor
 
     def _forget_when_read(self, path: str) -> None:
-        """Let the reading thread close a file that lost its name, for its room to be given back."""
+        """Has the reading thread close a file that lost its name, to free its room."""
         self._reading.put(partial(self._forget, path))
 
     def _forget(self, path: str) -> None:
@@ -175,11 +175,11 @@ class ThreadFiles:
 
 
 class _Lane:
-    """One thread and the jobs that wait for it."""
+    """One thread and its queue of jobs."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        # Each is counted by one thread alone: that which puts, and that which works.
+        # One thread alone updates each counter: the submitter, or the worker.
         self._put_count = 0
         self._done_count = 0
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -187,7 +187,7 @@ class _Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was put is done."""
+        """Whether all queued jobs are done."""
         return self._put_count == self._done_count
 
     def put(self, job: Callable[[], None]) -> None:
@@ -205,7 +205,7 @@ class _Lane:
                 return
             job()
             self._done_count += 1
-            del job  # else an idle thread would keep the buffers of what it did last
+            del job  # an idle thread must not keep the buffers of its last job
 
 
 def _is_small_write(operations: Sequence[Operation]) -> bool:
@@ -214,7 +214,7 @@ def _is_small_write(operations: Sequence[Operation]) -> bool:
         return False
     try:
         return sum(map(len, first.buffers)) <= AT_ONCE_BYTES_MAX
-    except TypeError:  # no buffers: the thread tells what is wrong
+    except TypeError:  # no buffers: the thread reports the error
         return False
 
 
@@ -225,7 +225,7 @@ def _run(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     completion = _run_all(run, operations)
-    with suppress(RuntimeError):  # the loop was closed first: nobody is left to tell
+    with suppress(RuntimeError):  # the loop was closed first: no caller is left
         loop.call_soon_threadsafe(callback, completion)
 
 
@@ -236,13 +236,13 @@ def _run_all(run: Callable[[Operation], Any], operations: Sequence[Operation]) -
             results.append(run(operation))
         except OSError as error:
             return Completion(results, error, operation)
-        except Exception as error:  # nothing may end the thread: all wait for it
+        except Exception as error:  # no error may end the thread: all callers wait for it
             return Completion(results, _as_os_error(error), operation)
     return Completion(results)
 
 
 def _as_os_error(error: Exception) -> OSError:
-    """What went wrong before the kernel was asked: a path with a null byte, no memory, a bug."""
+    """Wraps an error raised before the system call: a path with a null byte, no memory, a bug."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else errno.EINVAL
     told = OSError(number, f"{os.strerror(number)} ({type(error).__name__}: {error})")
     told.__cause__ = error
@@ -255,8 +255,8 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, path: st
         expected = sum(map(len, part))
         written = os.pwritev(descriptor, part, offset)
         if written != expected:
-            # A regular file takes less only when something is wrong; what the kernel says it took
-            # is then not worth building on.
+            # A short write to a regular file means that something is wrong; the count that the
+            # kernel returned is then not reliable.
             raise OSError(errno.EIO, f"short write: {written} of {expected} bytes", path)
         offset += written
 
@@ -294,7 +294,7 @@ EXIT_CODE_ENDED = 70
 
 @contextmanager
 def real_environment() -> Iterator[Environment]:
-    """An environment with disk threads of its own, which end with the block."""
+    """An environment with its own disk threads, which end with the block."""
     files = ThreadFiles()
     try:
         yield Environment(
@@ -309,9 +309,9 @@ def real_environment() -> Iterator[Environment]:
 
 
 def end_process(reason: str) -> NoReturn:
-    """Say why and end at once: no clean-up may run that would write or answer anything."""
+    """Prints the reason and ends at once: no clean-up may write or answer anything."""
     try:
         sys.stderr.write(f"fatal: {reason}\n")
         sys.stderr.flush()
     finally:
-        os._exit(EXIT_CODE_ENDED)  # also where standard error is closed, or its disk full
+        os._exit(EXIT_CODE_ENDED)  # even if standard error is closed, or its disk full

@@ -1,20 +1,20 @@
 """The `KvEngine` seam over RocksDB: one engine, or many below one folder.
 
-RocksDB's own write-ahead log is off: the log of the engine's owner is the only one, and what was
-not flushed is replayed from it. rocksdict holds the GIL in get, write, iterators, checkpoint and
-open, and releases it in flush and in a get of a list; so those two run in threads, and a value has
-a size limit that keeps the others short.
+RocksDB's own write-ahead log is off: the log of the engine's owner is the only one, and the owner
+replays from it what was not flushed. rocksdict holds the GIL in get, write, iterators, checkpoint
+and open, and releases it in flush and in a get of a list; so those two run in threads, and a value
+has a size limit that keeps the others short.
 
-What rocksdict 0.3 gets wrong, and is kept away from here:
+Faults of rocksdict 0.3 that this module avoids:
 - its `items()` ends silently at a damaged block, so scans walk the raw iterator and ask its status;
 - a `ReadOptions` with a bound must outlive the iterator, which keeps only a pointer into it;
 - `set_iterate_lower_bound` sets the upper bound;
 - a range deletion whose end is before its start fails, and every later write with it.
 
-Beside each engine stands a stamp: the version of its format, and the sequence that was surely
-flushed, written after each flush. RocksDB takes a manifest whose end is missing for the trace of a
-crash, and forgets every file named there; the stamp tells that more had been durable. A stamp older
-than the data is right, so a crash between flush and stamp does no harm.
+Beside each engine is a stamp, written after each flush: the version of its format, and the sequence
+that was surely flushed. RocksDB takes a manifest whose end is missing for the trace of a crash, and
+forgets every file named there; the stamp shows that more was durable. A stamp older than the data
+is right, so a crash between flush and stamp does no harm.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 
 def encode_stamp(sequence: int) -> bytes:
-    """Magic, version, sequence and their checksum."""
+    """Encodes magic, version, sequence and their checksum."""
     body = _BODY.pack(MAGIC, VERSION, sequence)
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
 
 def decode_stamp(data: bytes, folder: str) -> int:
-    """The sequence; raises what the folder's user should know."""
+    """Decodes the sequence; raises an error for the folder's user if the stamp is bad."""
     if len(data) >= _BODY.size:
         magic, version, sequence = _BODY.unpack_from(data)
         if magic == MAGIC and version > VERSION:
@@ -73,7 +73,7 @@ def decode_stamp(data: bytes, folder: str) -> int:
 
 
 def read_stamp(folder: str) -> int:
-    """The sequence that was flushed, 0 for a folder without a stamp that holds no data either."""
+    """Reads the flushed sequence; 0 for a folder without a stamp and without data."""
     try:
         with open(os.path.join(folder, NAME), "rb") as stream:
             return decode_stamp(stream.read(1024), folder)
@@ -87,7 +87,7 @@ def read_stamp(folder: str) -> int:
 
 
 def write_stamp(folder: str, sequence: int) -> None:
-    """Replace the stamp, durably."""
+    """Replaces the stamp, durably."""
     path = os.path.join(folder, NAME)
     temporary = path + ".new"
     with open(temporary, "wb") as stream:
@@ -120,11 +120,11 @@ class RocksEngine:
         self._is_read_only = is_read_only
         self._database: rocksdict.Rdict | None = database
         self._unlogged = rocksdict.WriteOptions()
-        # An attribute, whatever the library's own type stubs say.
+        # An attribute, unlike in the library's type stubs.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
         self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
         self._flushing = threading.Lock()
-        # Closing under a thread that reads would leave it with a closed database half-way.
+        # Closing while a thread reads would leave it with a half-closed database.
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -138,9 +138,9 @@ class RocksEngine:
         write_buffer_bytes: int = 64 << 20,
         is_read_only: bool = False,
     ) -> "RocksEngine":
-        """Open the engine in a folder, making both where they are missing.
+        """Opens the engine in a folder, creating both if missing.
 
-        One that is only read, such as a checkpoint, stays as it is on the disk.
+        A read-only one, such as a checkpoint, is not changed on disk.
         """
         durable_sequence = await asyncio.to_thread(read_stamp, folder)
         options = _options(cache_bytes=cache_bytes, write_buffer_bytes=write_buffer_bytes)
@@ -157,7 +157,7 @@ class RocksEngine:
         engine = cls(folder, database, is_read_only=is_read_only)
         found_sequence = database.latest_sequence_number()
         if found_sequence < durable_sequence:
-            # RocksDB takes a manifest cut short for a crash and forgets what stood behind the cut.
+            # RocksDB takes a truncated manifest for a crash, and forgets what stood behind the cut.
             database.close()
             raise _damaged(
                 folder, f"it ends at sequence {found_sequence}, {durable_sequence} was flushed"
@@ -175,11 +175,11 @@ class RocksEngine:
     def get_cached(self, key: bytes) -> tuple[bool, bytes | None]:
         database = self._open_database()
         try:
-            # A pair, whatever the library's own type stubs say.
+            # A pair, unlike in the library's type stubs.
             found: Any = database.key_may_exist(key, fetch=True)
         except Exception as error:
             raise _mapped(error, self._folder) from error
-        # Without a value it may be on the disk, unless the filters know better.
+        # Without a value the key may be on disk, unless the filters exclude it.
         may_be_there, value = found
         return value is not None or not may_be_there, value
 
@@ -224,7 +224,7 @@ class RocksEngine:
 
     async def checkpoint(self, folder: str) -> None:
         await asyncio.to_thread(_check_new, folder)
-        # A checkpoint flushes with the GIL held; after a flush of our own little is left to it.
+        # A checkpoint flushes with the GIL held; after a flush of our own little is left to do.
         await self.flush()
         database = self._open_database()
         sequence = database.latest_sequence_number()
@@ -235,18 +235,18 @@ class RocksEngine:
         await asyncio.to_thread(write_stamp, folder, sequence)
 
     async def close(self) -> None:
-        """Flush and close; scans still under way end with an error. Closing twice is fine."""
+        """Flushes and closes; scans under way end with an error. May be called twice."""
         if (database := self._database) is None:
             return
         self._database = None
         try:
             await self._idle.wait()
         except asyncio.CancelledError:
-            self._database = database  # nothing has happened yet
+            self._database = database  # nothing was done yet
             raise
         for scan in list(self._scans):
             scan.stop()
-        # As one piece of work: it comes to its end though whoever waits for it is cancelled.
+        # In one job, which runs to its end even if the caller is cancelled.
         await self._run(database, self._flush_and_close)
 
     def _flush_and_close(self, database: "rocksdict.Rdict") -> None:
@@ -254,12 +254,12 @@ class RocksEngine:
             if not self._is_read_only:
                 self._flush(database)
         finally:
-            # Whatever the flush came to, the lock on the folder goes.
+            # Whether or not the flush succeeded, the lock on the folder is released.
             database.close()
 
     def _flush(self, database: "rocksdict.Rdict") -> None:
         with self._flushing:
-            # What was written before this line is durable after the flush; later writes may not be.
+            # Everything before this line is durable after the flush; later writes may not be.
             sequence = database.latest_sequence_number()
             database.flush()
             write_stamp(self._folder, sequence)
@@ -287,7 +287,7 @@ class RocksEngine:
                 raise _mapped(error, self._folder) from error
 
         future = asyncio.get_running_loop().run_in_executor(None, run)
-        # Counted down when the thread is done, even where its caller was cancelled before.
+        # Counted down when the thread is done, even if its caller was cancelled before.
         future.add_done_callback(self._thread_done)
         return await asyncio.shield(future)
 
@@ -300,7 +300,7 @@ class RocksEngine:
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):
-    """A walk over the pairs as they were when it was made."""
+    """A scan of the pairs as they were when it began."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class _Scan(Iterator[tuple[bytes, bytes]]):
         return pair
 
     def stop(self) -> None:
-        """Let go of the files; the iterator goes before the options that it points into."""
+        """Releases the files; the iterator goes before the options that it points into."""
         self._cursor = None
 
     def _finish(self, cursor: "rocksdict.RdictIter") -> None:
@@ -380,14 +380,14 @@ def _options(*, cache_bytes: int, write_buffer_bytes: int) -> "rocksdict.Options
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
-    # Its LOG files are for people; without bounds they grow for ever.
+    # The LOG files are only for people; without bounds they grow for ever.
     options.set_max_log_file_size(1 << 20)
     options.set_keep_log_file_num(4)
     return options
 
 
 def _mapped(error: Exception, folder: str) -> RaftwoodError:
-    """RocksDB's status is the beginning of a plain Exception's text."""
+    """Maps an error of RocksDB, whose status begins the text of a plain Exception."""
     if isinstance(error, rocksdict.DbClosedError):
         return _closed(folder)
     text = " ".join(str(error).split())
@@ -445,7 +445,7 @@ class RocksFolders:
         return f"{self._path}/{name}"
 
     async def open(self, folder: str, *, is_read_only: bool = False) -> RocksEngine:
-        """The engine in a folder, new where there is none."""
+        """Opens the engine in a folder, or creates one."""
         if not is_read_only:
             await asyncio.to_thread(os.makedirs, self._path, exist_ok=True)
         return await RocksEngine.open(
@@ -456,7 +456,7 @@ class RocksFolders:
         )
 
     async def remove(self, name: str) -> None:
-        """The folder and all in it; nothing where there is none."""
+        """Removes a folder and all in it; does nothing if it is gone."""
         try:
             await asyncio.to_thread(shutil.rmtree, self.folder(name))
         except FileNotFoundError:
@@ -467,7 +467,7 @@ class RocksFolders:
             ) from error
 
     async def names(self) -> list[str]:
-        """Of all folders, in order."""
+        """Returns the names of all folders, in order."""
         try:
             return sorted(await asyncio.to_thread(os.listdir, self._path))
         except FileNotFoundError:

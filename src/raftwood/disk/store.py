@@ -6,10 +6,10 @@
     log-2/        the log that took its place, where IDENTITY names it; log/ is kept for an operator
     log-2/IN-USE  says so too: IDENTITY may be an older copy that does not know
 
-The incarnation is drawn when the folder is made: a store whose disk was wiped comes back as
-somebody else, and can't vote again under an identity that has forgotten its votes. For the same
-reason a folder that once held a log and has none now is damaged, not new. Taken for new, it would
-vote twice in a term, and elect a leader that lacks what it acknowledged.
+The incarnation is drawn when the folder is made: a store whose disk was wiped gets another one, and
+can't vote again under an identity that has forgotten its votes. For the same reason a folder that
+once held a log and has none now is damaged, not new. Taken for new, it would vote twice in a term,
+and elect a leader that lacks what it acknowledged.
 Test: tests/unit/disk/test_folder::
 test_a_store_that_lost_its_log_or_its_identity_is_damaged_not_new
 """
@@ -49,13 +49,13 @@ LOGS_ASIDE_MAX: Final = 2
 
 
 class FolderIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which store of which cluster a folder belongs to."""
+    """The store and cluster to which a folder belongs."""
 
     cluster: str
     store: int
     incarnation: str
     initialised: bool = False
-    """A log was made in the folder: without one it is damaged from then on."""
+    """Whether a log was created in the folder: from then on a missing log is damage."""
     log: str = _FIRST_LOG
     """The folder of the log; another one once a damaged log was set aside."""
 
@@ -70,14 +70,14 @@ class _Stamp(msgspec.Struct, frozen=True):
 def encode_identity(identity: FolderIdentity) -> bytes:
     fields = msgspec.structs.asdict(identity)
     if identity.log == _FIRST_LOG:
-        del fields["log"]  # release 0.1.0 reads no other field than its own
+        del fields["log"]  # release 0.1.0 knows no such field
     body = msgspec.json.encode(fields)
     stamp = _Stamp(FORMAT, VERSION, msgspec.Raw(body), xxh3_64_hexdigest(body))
     return msgspec.json.encode(stamp) + b"\n"
 
 
 def decode_identity(data: Buffer, *, path: str) -> FolderIdentity:
-    """The identity in a stamp; `path` is for the error's text."""
+    """Decodes the identity in a stamp; `path` is for the error's text."""
     try:
         stamp = msgspec.json.decode(data, type=_Stamp)
         if stamp.format != FORMAT:
@@ -116,11 +116,11 @@ class DataFolder:
     async def open(
         cls, environment: Environment, path: str, *, cluster: str, store: int
     ) -> "DataFolder":
-        """Open the store's folder, making it where there is none.
+        """Opens the store's folder, creating it if there is none.
 
-        `StoreLocked` where another process uses it, `InvalidInput` where it belongs to another
-        store, `StoreDamaged` or `UnsupportedVersion` where it can't be used. Whether its log is
-        there is asked by `check_log`.
+        `StoreLocked` if another process uses it, `InvalidInput` if it belongs to another store,
+        `StoreDamaged` or `UnsupportedVersion` if it can't be used. `check_log` checks that its log
+        is there.
         """
         checked_name("cluster", cluster)
         files = environment.files
@@ -149,7 +149,7 @@ class DataFolder:
 
     @classmethod
     async def open_existing(cls, environment: Environment, path: str) -> "DataFolder":
-        """Open whatever store is in a folder, for tools; `NotFound` where there is none."""
+        """Opens the folder of any store, for tools; `NotFound` if there is none."""
         files = environment.files
         with explained(path):
             (names,) = await perform(files, seam.ListDirectory(path))
@@ -171,12 +171,12 @@ class DataFolder:
         return folder
 
     async def check_log(self) -> None:
-        """`StoreDamaged` where the folder had a log and has none now."""
+        """Raises `StoreDamaged` if the folder had a log and has none now."""
         if self.identity.initialised and not await _has_log(self._files, self.log_path):
             raise StoreDamaged(f"{self.path} has lost its log: {self.log_path} has no segment")
 
     async def logs_aside(self) -> list[str]:
-        """The folders of damaged logs that were set aside and are still there, oldest first."""
+        """The folders of damaged logs that were set aside and still exist, oldest first."""
         current = log_number(self.identity.log)
         if current == 1:
             return []
@@ -185,14 +185,14 @@ class DataFolder:
         return [f"{self.path}/{name}" for number, name in logs if number < current]
 
     def next_log_path(self) -> str:
-        """Where a log is built that is to take the place of the one in use."""
+        """Where to build a log that replaces the one in use."""
         return self._log_at(log_number(self.identity.log) + 1)
 
     def _log_at(self, number: int) -> str:
         return f"{self.path}/{_FIRST_LOG}" + (f"-{number}" if number > 1 else "")
 
     async def use_next_log(self) -> None:
-        """Let the log at `next_log_path` take the place of the one in use, which stays as it is.
+        """Replaces the log in use by the one at `next_log_path`; the old one stays as it is.
 
         One file is replaced, so that a crash leaves the old log in use or the new one. Between two
         renames of folders there would be no log at all (decision 0034). Test:
@@ -205,7 +205,7 @@ class DataFolder:
         await self._note_in_use()
 
     async def _use_newest_log(self) -> None:
-        """Take up the log that was used last, whichever one IDENTITY names.
+        """Uses the log that was used last, whichever one IDENTITY names.
 
         An IDENTITY that was restored from a backup may name a log that was set aside since. The
         store would set that aside once more, and build a new log in the place of the good one.
@@ -231,7 +231,7 @@ class DataFolder:
         return msgspec.structs.replace(self.identity, log=name, initialised=True)
 
     async def _note_in_use(self) -> None:
-        """A crash may have come between IDENTITY and the note: it is made before each use."""
+        """Creates the IN-USE note before each use: a crash may have come before it was made."""
         if self.identity.log == _FIRST_LOG:
             return
         path = f"{self.log_path}/{IN_USE}"
@@ -247,19 +247,19 @@ class DataFolder:
             )
 
     async def mark_initialised(self) -> None:
-        """Note that the folder's log exists and has to be there from now on."""
+        """Notes that the folder's log exists and must be there from now on."""
         if not self.identity.initialised:
             identity = msgspec.structs.replace(self.identity, initialised=True)
             await _save(self._files, self.path, identity)
             self.identity = identity
 
     async def close(self) -> None:
-        """Give the lock back."""
+        """Releases the lock."""
         await perform(self._files, seam.Close(f"{self.path}/LOCK"))
 
 
 async def _make(files: Files, path: str) -> None:
-    """Make the folder and its parents, durably; the stamp in it says that this was done.
+    """Creates the folder and its parents, durably; the stamp in it says that this was done.
 
     A synced log in a folder whose parents were not synced is gone after a power loss. Test:
     tests/unit/disk/test_folder_on_bad_ground::
@@ -291,7 +291,7 @@ async def _lock(files: Files, path: str) -> None:
 
 
 async def _load(files: Files, path: str) -> FolderIdentity | None:
-    """The identity on disk, or None for a folder that is new."""
+    """Reads the identity on disk; None for a new folder."""
     stamp = f"{path}/IDENTITY"
     (size,) = await perform(files, seam.Size(stamp))
     if size is None:
@@ -310,17 +310,17 @@ async def _has_log(files: Files, path: str) -> bool:
 
 
 def is_log_name(name: str) -> bool:
-    """Whether a folder of this name in a data folder has, or had, its log."""
+    """Whether a folder of this name in a data folder holds, or held, its log."""
     return _LOG_NAME.fullmatch(name) is not None
 
 
 def log_number(name: str) -> int:
-    """Of several logs in a folder, the one with the highest number was made last."""
+    """The number of a log's folder; the highest one was made last."""
     return int(name.partition("-")[2] or 1)
 
 
 async def _save(files: Files, path: str, identity: FolderIdentity) -> None:
-    """Replace the stamp in one step: after a crash it is the old one or the new one."""
+    """Replaces the stamp in one step: after a crash it is the old one or the new one."""
     temporary, stamp = f"{path}/IDENTITY.temporary", f"{path}/IDENTITY"
     await perform(
         files,
@@ -361,10 +361,10 @@ class Store:
         settings: LogSettings | None = None,
         replace_log: Callable[[DataFolder, StoreDamaged], Awaitable[None]] | None = None,
     ) -> "Store":
-        """Lock the folder, recover its log, and note that it has one.
+        """Locks the folder, recovers its log, and notes that it has one.
 
-        `replace_log` is for an owner that can do without a damaged log: it puts another one in its
-        place (`DataFolder.use_next_log`), or raises the error for the operator.
+        `replace_log` is for an owner that can do without a damaged log: it replaces the log
+        (`DataFolder.use_next_log`), or raises the error for the operator.
         """
         folder = await DataFolder.open(environment, path, cluster=cluster, store=store)
         try:
@@ -388,18 +388,18 @@ class Store:
         return cls(folder, log)
 
     async def logs_aside(self) -> list[str]:
-        """The folders of damaged logs that were set aside and are still there."""
+        """The folders of damaged logs that were set aside and still exist."""
         return await self._folder.logs_aside()
 
     async def close(self) -> None:
-        """Make all durable, then give the folder back; goes on when the caller is cancelled."""
+        """Makes all durable, then releases the folder; runs to its end even if cancelled."""
         if self._closing is None:
             loop = asyncio.get_running_loop()
             self._closing = loop.create_task(self._close(), name=f"closing of {self.path}")
         await asyncio.shield(self._closing)
 
     async def abandon(self) -> None:
-        """Give the folder back as a crash would: what was not durable may be lost."""
+        """Releases the folder as a crash would: what was not durable may be lost."""
         try:
             await self.log.abandon()
         finally:

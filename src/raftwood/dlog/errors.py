@@ -1,4 +1,4 @@
-"""What can go wrong with ledgers and the logs made of them.
+"""Errors of ledgers and of the logs made of them.
 
 Conflict
 ├── LogSealed
@@ -13,7 +13,7 @@ Unavailable
 │   └── BookieReadOnly
 ├── CannotRecover         what a ledger holds cannot be told until more of its bookies answer
 ├── CannotRepair          an entry cannot be copied until more of its bookies answer
-└── NotOwner              another process owns the log's writer, or nobody does
+└── NotOwner              another process owns the log's writer, or none does
 StoreError
 └── BadDigest             an entry is not what was written
     └── EntryUnknown      a bookie that began anew cannot tell whether it ever had the entry
@@ -23,7 +23,7 @@ from raftwood.base.errors import Conflict, LogSealed, NotFound, StoreError, Unav
 
 
 class Fenced(Conflict):
-    """Another writer has taken over; what this one was not acked for may or may not be stored."""
+    """Another writer has taken over; appends without an ack may or may not be stored."""
 
     code = "fenced"
 
@@ -35,7 +35,7 @@ class LedgerClosed(LogSealed):
 
 
 class NoSuchLedger(NotFound):
-    """There is no such ledger: it was never made, or was deleted."""
+    """There is no such ledger: it was never created, or was deleted."""
 
     code = "no_such_ledger"
 
@@ -47,13 +47,13 @@ class NoSuchEntry(NotFound):
 
 
 class NotEnoughBookies(Unavailable):
-    """Too few bookies take writes for what the ledger asks."""
+    """Too few bookies take writes for the ledger's configuration."""
 
     code = "not_enough_bookies"
 
 
 class BookieUnavailable(Unavailable):
-    """One bookie does not answer, or cannot do it now."""
+    """One bookie does not answer, or cannot carry the request out now."""
 
     code = "bookie_unavailable"
 
@@ -77,20 +77,20 @@ class BadDigest(StoreError):
 
 
 class EntryUnknown(BadDigest):
-    """A bookie that began anew does not have the entry, and may have acked it before.
+    """A bookie that began anew does not have the entry, but may have acked it before.
 
-    It has no code of its own: for a client of any version a damaged copy is neither an entry nor
-    the lack of one, and this is the same.
+    It has no code of its own: for clients of any version it means the same as a damaged copy,
+    neither an entry nor proof that there is none.
     """
 
 
 class CannotRepair(Unavailable):
-    """An entry has no intact copy that can be read now, or there is nobody to copy it to."""
+    """An entry has no intact copy that can be read now, or no bookie can take a copy."""
 
     code = "cannot_repair"
 
 
 class NotOwner(Unavailable):
-    """The process that was asked does not own the log's writer: look who does."""
+    """The asked process does not own the log's writer: find the owner and ask it."""
 
     code = "not_owner"

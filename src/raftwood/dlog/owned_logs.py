@@ -1,10 +1,10 @@
 """`OwnedLogs`: all logs that this process uses, and the lease under which it owns some of them.
 
 An `OwnedLog` carries out the rules of `ownership` for one log, by tasks that each end in an event.
-One watch tells the owners; one lease stands behind all records of this process.
+One watch reports the owners; one lease covers all records of this process.
 
-`OwnerLease` ends by this process's own clock, counted from before each renewal was asked for: so
-before the metastore lets the records go, and also in a process that was stopped for a while.
+`OwnerLease` ends by this process's own clock, counted from before each renewal request: before the
+metastore drops the records, and also in a process that was stopped for a while.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _log = get_logger("dlog")
 
 
 class OwnerLease:
-    """Use `start`, and `close` when done; `began` hears of each new lease, `ended` of its end."""
+    """Keeps a lease: use `start`, and `close` when done; calls `began` and `ended` for each."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class OwnerLease:
 
     @property
     def lease(self) -> int:
-        """0 where there is none."""
+        """The lease's id; 0 if there is none."""
         return self._lease
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._keep(), name="lease of DLOG's owner")
 
     async def close(self) -> None:
-        """Let go of it, and of all that is under it, at once."""
+        """Revokes the lease, and with it all keys under it, at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -118,7 +118,7 @@ class OwnerLease:
 
     def _renewed(self, began: float) -> None:
         if not self._lease:
-            return  # it ended before the answer came
+            return  # The lease ended before the answer came.
         self._until = began + self._ttl_ms / 1000
         if self._timer is not None:
             self._timer.cancel()
@@ -134,12 +134,12 @@ class OwnerLease:
 
 
 REST_MS: Final = 200
-"""Before the next claim after a failure; at random, so that two who fence each other part."""
+"""The pause after a failed claim; random, so that two who fence each other drift apart."""
 _PAUSE: Final = Backoff(first_ms=50, longest_ms=200)
 
 
 class OwnedLog:
-    """One for each log that somebody here uses."""
+    """This process's view of one log, as writer or as client of the owner."""
 
     def __init__(
         self,
@@ -156,18 +156,18 @@ class OwnedLog:
         self._open_writer = open_writer
         self._loop = asyncio.get_running_loop()
         self._writers: dict[int, LogWriter] = {}
-        """By claim; one at the most but for moments."""
+        """The writers by claim; more than one only for moments."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self.tails: list[asyncio.Future[None]] = []
-        """Of those who wait for more to be appended."""
+        """Wakes readers that wait for appends."""
         self.error: RaftwoodError | None = None
         """Why the last writer could not be opened."""
         self.used = self._loop.time()
 
     @property
     def writer(self) -> LogWriter | None:
-        """While the log is ours."""
+        """The open writer, while this process owns the log; else None."""
         rules = self.rules
         return self._writers.get(rules.claim) if rules.phase is OwnershipPhase.OWNING else None
 
@@ -177,11 +177,11 @@ class OwnedLog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can be forgotten."""
+        """Whether the entry can be dropped."""
         return self.rules.phase is OwnershipPhase.AWAY and not self._tasks and not self._waiters
 
     def tell(self, event: Event) -> None:
-        """Something happened: do what follows from it."""
+        """Passes an event to the rules and carries out the actions."""
         before = self._state()
         for action in self.rules.step(event):
             self._do(action)
@@ -196,11 +196,11 @@ class OwnedLog:
         return self.rules.phase, self.rules.claim, self.rules.elsewhere
 
     async def changed(self, deadline: float) -> None:
-        """Until something happens to the seat, or the time is over."""
+        """Waits until the ownership changes, or the time is over."""
         await self._woken(self._waiters, deadline)
 
     async def next_tail(self, deadline: float) -> None:
-        """Until something was appended here, the log is not ours any more, or the time is over."""
+        """Waits for an append here, the loss of the log, or the deadline."""
         await self._woken(self.tails, deadline)
 
     async def _woken(self, waiters: list[asyncio.Future[None]], deadline: float) -> None:
@@ -216,26 +216,26 @@ class OwnedLog:
                 waiters.remove(waiter)
 
     def acked(self, _: object) -> None:
-        """An append has an outcome; whoever waits may have begun to after it was sent."""
+        """An append has an outcome; a reader may have begun to wait after the append was sent."""
         if self.tails:
             self.advanced()
 
     def advanced(self) -> None:
-        """Whoever waits for more looks again."""
+        """Wakes readers that wait for more."""
         _wake(self.tails)
 
     def look(self) -> None:
-        """What is known turned out to be old."""
+        """Reads the owner again: the known one turned out to be old."""
         self._start(self._look())
 
     def failed(self, writer: LogWriter) -> None:
-        """The writer acks no more."""
+        """Reports that a writer acks no more."""
         for claim, each in list(self._writers.items()):
             if each is writer:
                 self.tell(WriterFailed(claim))
 
     async def close(self) -> None:
-        """Stop at once; the record goes with the lease."""
+        """Stops at once; the lease's end removes the record."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -326,7 +326,7 @@ class OwnedLog:
                 as_of = await self._store.compare_and_set(owner_key(self.name), None, version=claim)
             except RaftwoodError as error:
                 if self.rules.claim != claim:
-                    return  # the lease has ended, and the record with it
+                    return  # The lease has ended, and removed the record.
                 _log.warning("log not given back", log=self.name, reason=error.message)
                 await asyncio.sleep(next(pauses))
             else:
@@ -346,12 +346,12 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 CLOSE_S_MAX: Final = 5.0
-"""For logs to be closed in order; whoever comes next recovers the rest."""
+"""The time to close logs in order; the next owner recovers the rest."""
 _CLOSE_PAUSE_S: Final = 0.02
 
 
 class OwnedLogs:
-    """Use `start`, and `close` when done."""
+    """All logs that this process uses. Use `start`, and `close` when done."""
 
     def __init__(
         self,
@@ -380,7 +380,7 @@ class OwnedLogs:
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def start(self, address: str) -> None:
-        """From here on it can be asked there."""
+        """Begins to own logs; other processes reach this one at `address`."""
         self._address = address
         await self._records.start()
         self._tenure.start()
@@ -388,7 +388,7 @@ class OwnedLogs:
 
     @property
     def is_in_office(self) -> bool:
-        """Whether what this process owns is its own still, by its clock."""
+        """Whether this process's lease still holds, by its own clock."""
         return self._tenure.is_valid
 
     def seat(self, log: str) -> OwnedLog:
@@ -404,11 +404,11 @@ class OwnedLogs:
         return seat
 
     def owned(self) -> list[OwnedLog]:
-        """Those whose writer is open here."""
+        """The logs whose writer is open here."""
         return [each for each in self._seats.values() if each.rules.phase is OwnershipPhase.OWNING]
 
     async def close(self) -> None:
-        """Give all back, then let go of the lease."""
+        """Gives all logs back, then revokes the lease."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         deadline = self._loop.time() + CLOSE_S_MAX
@@ -424,7 +424,7 @@ class OwnedLogs:
             await seat.close()
         await self.peers.close()
 
-    # What happens
+    # Callbacks
 
     def _began(self, lease: int) -> None:
         self._me = LogOwner(self.name, self._address, lease)

@@ -37,7 +37,7 @@ def decode_owner(data: bytes, *, log: str) -> LogOwner:
 
 
 async def look_up(store: MetaStore, name: str) -> OwnerSeen:
-    """As it is now."""
+    """Reads the current record of a log's owner."""
     key = owner_key(name)
     found = await store.range(start=key, end=f"{key}\0", limit=1)
     if not found.entries:
@@ -47,7 +47,7 @@ async def look_up(store: MetaStore, name: str) -> OwnerSeen:
 
 
 async def remove_owner(store: MetaStore, name: str) -> None:
-    """Whoever owns the log hears of it, and stops."""
+    """Removes a log's owner record; the watch notifies the owner, which stops."""
     while True:
         found = await store.get(owner_key(name))
         if found is None or await store.compare_and_set(
@@ -57,7 +57,7 @@ async def remove_owner(store: MetaStore, name: str) -> None:
 
 
 class OwnerRecords:
-    """Use `start`, and `close` when done; `heard` is told of each change, by the log's name."""
+    """Use `start`, and `close` when done; `heard` receives each change, with the log's name."""
 
     def __init__(self, store: MetaStore, heard: Callable[[str, OwnerSeen], None]) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class OwnerRecords:
         self._watching: asyncio.Task[None] | None = None
 
     def known(self, name: str) -> OwnerSeen:
-        """As last heard."""
+        """The record as last seen."""
         return self._known.get(name) or OwnerSeen(None, 0, self._version)
 
     async def start(self) -> None:
@@ -92,7 +92,7 @@ class OwnerRecords:
             if page.next_start is None:
                 break
             start = page.next_start
-        # Pages are of different versions: the watch tells again what changed since the first.
+        # Pages are of different versions: the watch repeats what changed since the first.
         self._version = version
         for name in [each for each in self._known if each not in found]:
             self._tell(name, OwnerSeen(None, 0, version))
@@ -135,11 +135,11 @@ class OwnerRecords:
 
 @asynccontextmanager
 async def taken_over(dlogs: Dlogs, name: str) -> AsyncIterator[LogWriter]:
-    """The log's writer; at the end whoever owned the log hears that it does so no longer."""
+    """Opens the log's writer; at the end removes the owner's record, so that the owner stops."""
     writer = await dlogs.open_writer(name)
     try:
         yield writer
         await writer.close()
     finally:
-        await writer.abandon()  # nothing where it is closed
+        await writer.abandon()  # does nothing if it is closed
         await remove_owner(dlogs.metastore, name)

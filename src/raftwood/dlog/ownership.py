@@ -1,12 +1,12 @@
 """Ownership of a log's writer, as one process sees it: events in, actions out. No I/O.
 
-The owner is a record in the metastore, under a lease of the process that owns: it goes away with a
-dead one. A process that has something to append where nobody owns the log claims it by
-compare-and-set, then opens the writer, which fences all before it. So the record only says whom to
-ask; fencing alone guarantees that there is one writer in the world (docs/decisions/0017). Nothing
-acked is lost if two processes both believe to be the owner: one of them is fenced, and the cost is
-a take-over. What these rules prevent is that they take the log from each other again and again, and
-that a log has an owner that does not serve it.
+The owner is a record in the metastore, under a lease of the owning process: it goes away with a
+dead one. A process with appends for a log without an owner claims it by compare-and-set, then opens
+the writer, which fences all before it. So the record only says which process to ask; fencing alone
+guarantees that there is one writer in the world (docs/decisions/0017). Nothing acked is lost if two
+processes both believe to be the owner: one of them is fenced, and the cost is a take-over. These
+rules prevent that they take the log from each other again and again, and that a log has an owner
+that does not serve it.
 
 A record's version is its claim: it goes up with each owner, and identifies late answers. Planted
 bugs are in `tests/kits/dlog/ownership_model.py`.
@@ -18,7 +18,7 @@ import msgspec
 
 
 class LogOwner(msgspec.Struct, frozen=True):
-    """The process that owns a log, and where it is reached."""
+    """The process that owns a log, and its address."""
 
     name: str
     address: str
@@ -40,8 +40,8 @@ class OwnershipPhase(Enum):
     LEAVING = auto()
     """The writer is being closed, then the record removed."""
     RESTING = auto()
-    """Something failed: no claim for a moment, or a log that cannot be opened would be claimed
-    thousands of times a second."""
+    """A claim or the writer failed: no claim for a moment, or a log that cannot be opened would be
+    claimed thousands of times a second."""
 
 
 # Events
@@ -112,7 +112,7 @@ class WriterClosed(msgspec.Struct, frozen=True):
 
 
 class RecordLeft(msgspec.Struct, frozen=True):
-    """Our record is removed, as of a version; None where it was not ours any more."""
+    """Our record is removed, as of a version; None if it was no longer ours."""
 
     claim: int
     as_of: int | None
@@ -150,7 +150,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class ReadOwner(msgspec.Struct, frozen=True):
-    """Read the record, and say what is seen."""
+    """Read the record; answered by `OwnerSeen`."""
 
 
 class OpenWriter(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ Action = Claim | ReadOwner | OpenWriter | StopWriter | CloseWriter | RemoveRecor
 
 
 class Ownership:
-    """One log, as the process of this name sees it."""
+    """One log, as the process `name` sees it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -197,17 +197,17 @@ class Ownership:
         self._is_wanted = False
         self._has_failed = False
         self._me: LogOwner | None = None
-        """Under the lease that we have now."""
+        """This process as an owner under its present lease."""
         self._claiming: LogOwner | None = None
         self._as_of = 0
         self._record = 0
-        """The version of the record that names `owner`; 0 where there is none."""
+        """The version of the record that names `owner`; 0 if there is none."""
         self._is_gone = False
         """Whether the process of `owner` has ended."""
 
     @property
     def elsewhere(self) -> LogOwner | None:
-        """The other process to ask; None where this process owns the log, or no live one does."""
+        """The other process to ask; None if this process owns the log, or no live one does."""
         owner = self.owner
         return None if owner is None or self._is_gone or owner.name == self._name else owner
 
@@ -241,7 +241,7 @@ class Ownership:
                 return self._of_writer(event)
 
     def _try(self) -> list[Action]:
-        """Opens the writer where the record names this process; claims a log without an owner.
+        """Opens the writer if the record names this process; claims a log without an owner.
 
         Never the log of a live owner: two processes with appends would take it from each other with
         each append, and each take-over makes a ledger (planted bug "takes what others own").

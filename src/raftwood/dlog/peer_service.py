@@ -1,4 +1,4 @@
-"""`PeerService`: what the owner of a log does for other processes: appends, tells the end, seals.
+"""`PeerService`: serves the logs that this process owns to others: appends, tails, seals.
 
 `append_here`, `tail_here` and `seal_here` do the same for this process.
 """
@@ -29,7 +29,7 @@ from raftwood.net import Call, Payload, Service
 
 
 def append_here(seat: OwnedLog, batch: AppendRequest) -> "asyncio.Future[Position]":
-    """Shares an entry with whatever else comes in this loop turn."""
+    """Appends a batch; batches of one turn of the loop share an entry."""
     writer = _writer(seat)
     try:
         future = writer.submit_parts(
@@ -43,7 +43,7 @@ def append_here(seat: OwnedLog, batch: AppendRequest) -> "asyncio.Future[Positio
 
 
 def note_failure(seat: OwnedLog, writer: LogWriter) -> None:
-    """A writer that acks no more is given back; others refuse one request, or end in order."""
+    """Reports a writer that acks no more; the log is then given back."""
     if writer.has_given_up:
         seat.failed(writer)
 
@@ -56,7 +56,7 @@ def _writer(seat: OwnedLog) -> LogWriter:
 
 
 async def tail_here(seats: OwnedLogs, seat: OwnedLog, *, after: Position, wait_ms: int) -> Tail:
-    """Where the log ends, once that is behind a position, the log is sealed or the time is over."""
+    """Returns the log's end once it is above `after`, the log is sealed, or the time is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     while True:
@@ -71,7 +71,7 @@ async def tail_here(seats: OwnedLogs, seat: OwnedLog, *, after: Position, wait_m
 
 
 async def seal_here(seat: OwnedLog) -> Position:
-    """End the log for ever."""
+    """Ends the log for ever."""
     writer = _writer(seat)
     try:
         await writer.terminate()
@@ -86,7 +86,7 @@ _OPENING_S_MAX: Final = 10.0
 
 
 class PeerService:
-    """Registers itself with a `Service`; the handshake has proved that a peer asks."""
+    """Registers itself with a `Service`; the handshake has authenticated the peer."""
 
     def __init__(self, seats: OwnedLogs) -> None:
         self._seats = seats
@@ -108,7 +108,7 @@ class PeerService:
         return seat
 
     async def _ready(self, log: str) -> OwnedLog:
-        """Who asks may know of our claim before the writer is open."""
+        """Returns an owned log with its writer open: a peer may see our claim before it is."""
         seat = self._seats.seat(log)
         deadline = asyncio.get_running_loop().time() + _OPENING_S_MAX
         while (
@@ -130,7 +130,7 @@ class PeerService:
 
 
 class _Answer:
-    """Of one request: goes out once all of its batches have an outcome; no task is needed."""
+    """Collects the outcomes of one request's batches and replies at the last; needs no task."""
 
     __slots__ = ("_call", "_left", "_results", "_seat", "_writer")
 

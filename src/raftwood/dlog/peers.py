@@ -46,13 +46,13 @@ PEER_ROLE: Final = "dlog-peer"
 _ROLES: Final = (PEER_ROLE,)
 _LENGTH: Final = struct.Struct("<I")
 BATCHES_MAX: Final = 4_096
-"""Of one request."""
+"""The most batches in one request."""
 WAIT_MS_MAX: Final = 30_000
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class AppendRequest(msgspec.Struct, frozen=True):
-    """One batch on its way."""
+    """One batch to append."""
 
     producer: bytes
     """A name in UTF-8: text on the wire."""
@@ -73,19 +73,19 @@ class _AppendHead(msgspec.Struct, frozen=True, array_like=True):
 
 class _AppendAnswer(msgspec.Struct, frozen=True, array_like=True):
     positions: bytes
-    """16 bytes each."""
+    """16 bytes for each batch."""
     errors: dict[int, bytes] = {}
-    """By place; their position says nothing."""
+    """Errors by place of the batch; the position there has no meaning."""
 
 
 class LogRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A log."""
+    """A request about a log."""
 
     log: str
 
 
 class TailRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log ends, once that is behind a position; waits so long for it."""
+    """Asks for a log's end, and waits until it is above a position."""
 
     log: str
     after: bytes
@@ -93,7 +93,7 @@ class TailRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tail(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log ends."""
+    """The end of a log."""
 
     next: bytes
     is_sealed: bool
@@ -183,7 +183,7 @@ def decode_appended(payload: Payload) -> list[Position | RaftwoodError]:
 
 
 REQUEST_BYTES_MAX: Final = 4 << 20
-"""Of one request, unless a single batch is larger."""
+"""The size of one request, unless a single batch is larger."""
 _BACKOFF: Final = Backoff(first_ms=20, longest_ms=500)
 _LIMITS: Final = ClientLimits(
     connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -191,12 +191,12 @@ _LIMITS: Final = ClientLimits(
 
 
 class PeerNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """How the processes that share logs prove themselves to one another."""
+    """How the processes that share logs authenticate to one another."""
 
     cluster: str
     secret: Secret
     server_role: str
-    """In which owners serve; their names are those in the records."""
+    """The role of owners as servers; their names are those in the records."""
     tls: ClientTls | None = None
 
 
@@ -204,7 +204,7 @@ _Waiting = list[tuple[AppendRequest, "asyncio.Future[Position]"]]
 
 
 class DlogPeers:
-    """Use `close` when done; `gone` hears of an owner whose process has ended."""
+    """Use `close` when done; `gone` receives an owner whose process has ended."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class DlogPeers:
         self._closing: dict[asyncio.Task[None], None] = {}
 
     async def connected(self, owner: LogOwner, timeout_ms: int) -> None:
-        """`Unavailable` where it cannot be reached."""
+        """Waits for a connection; raises `Unavailable` if the owner cannot be reached."""
         channel = self._channel(owner)
         if channel.is_connected:
             return
@@ -242,7 +242,7 @@ class DlogPeers:
     def append(
         self, owner: LogOwner, log: str, batch: AppendRequest, timeout_ms: int
     ) -> "asyncio.Future[Position]":
-        """Goes with all else that this loop turn has for the log."""
+        """Sends a batch together with all others of this loop turn for the log."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._flush, timeout_ms)
@@ -302,7 +302,7 @@ class DlogPeers:
         self._gone(owner)
 
     def forget(self, owner: LogOwner) -> None:
-        """It owns nothing any more."""
+        """Closes the connection to a process that owns nothing any more."""
         channel = self._channels.pop(owner, None)
         if channel is not None:
             # Often called from the channel's own task, which cannot end itself.

@@ -29,7 +29,7 @@ class DlogSettings(Section, frozen=True):
             description="The largest message; BookKeeper's bookies take entries below 5 MiB.",
         ),
     ] = (4 << 20) + (64 << 10)
-    """A batch of 4 MiB, what LogHub takes at most, and its heads."""
+    """A batch of 4 MiB, LogHub's largest, and its heads."""
     entries_in_flight_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Entries of one log that wait for their ack.")
     ] = 256
@@ -67,7 +67,7 @@ LedgerStoreKind = Literal["", "bookies", "bookkeeper"]
 
 
 class SharedDlogSettings(Section, frozen=True):
-    """DLOG: where ledgers are kept, how new ones are replicated, and who owns a log."""
+    """DLOG: where ledgers are kept, how new ones are replicated, and the lease of a log's owner."""
 
     scope = "cluster"
 
@@ -178,11 +178,11 @@ class SharedDlogSettings(Section, frozen=True):
         self.log_config()
 
     def racks(self) -> dict[str, str]:
-        """Of BookKeeper's bookies."""
+        """The racks of BookKeeper's bookies."""
         return dict(each.split("=", 1) for each in self.bookkeeper_racks)
 
     def bookkeeper_files(self) -> TlsFiles | None:
-        """None where connections to bookies are not encrypted."""
+        """The TLS files for bookies; None if connections to bookies are not encrypted."""
         if not self.bookkeeper_authorities:
             return None
         return TlsFiles(
@@ -192,7 +192,7 @@ class SharedDlogSettings(Section, frozen=True):
         )
 
     def log_config(self) -> LogConfig:
-        """Of logs that are made from now on."""
+        """The configuration of new logs."""
         return LogConfig(
             ledger=LedgerConfig(
                 ensemble=self.ensemble,

@@ -1,6 +1,6 @@
 """`SharedLogs` and `SharedLog`: DLOG as the seams `Logs` and `Log`, in one of many processes.
 
-`RetentionTask` frees from time to time what logs retain no longer, and ledgers that no log has.
+`RetentionTask` regularly frees what logs no longer retain, and ledgers that belong to no log.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class SharedLog:
-    """Made by `SharedLogs`, which closes it too."""
+    """A log as the seam `Log`. `SharedLogs` makes it and closes it."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class SharedLog:
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._end = Position(0)
-        """All below was acked, as far as is known here."""
+        """All below is acked, as far as this process knows."""
         self.is_removed = False
 
     # Appending
 
     async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
-        """Durable when it returns; where its time is over, it may be tried again as it was."""
+        """Appends a batch durably; after a timeout the caller may repeat the same call."""
         if not producer or sequence < 0:
             raise InvalidInput(
                 f"sequence {sequence} of producer {producer!r}: give a name, and 0 or more"
@@ -91,7 +91,7 @@ class SharedLog:
         return await self._at_owner(here, there)
 
     async def seal(self) -> Position:
-        """End the log for ever; where it ended."""
+        """Ends the log for ever; returns its end."""
         meta = await self._meta()
         if meta.is_terminated:
             return _end_of(meta)
@@ -108,8 +108,8 @@ class SharedLog:
         *,
         waits_s: float = 0.0,
     ) -> _Result:
-        """Whoever that is by then: each attempt may find another one. An answer may be meant to
-        come so much later.
+        """Asks the log's owner until it answers; each attempt may find another owner. `waits_s` is
+        the extra time that the owner itself may wait.
         """
         deadline = self._loop.time() + self._timeout_s + waits_s
         failures = 0
@@ -137,7 +137,7 @@ class SharedLog:
         there: Callable[[LogOwner, int], Awaitable[_Result]],
         deadline: float,
     ) -> _Result | None:
-        """None where nobody owned the log: something has changed since, or the time is over."""
+        """Makes one attempt; None if no owner was found: the state changed, or time is over."""
         writer, owner = seat.writer, seat.elsewhere
         left_ms = max(1, int((deadline - self._loop.time()) * 1000))
         if writer is not None and self._seats.is_in_office:
@@ -149,7 +149,7 @@ class SharedLog:
         if seat.elsewhere is None and seat.writer is None:
             await seat.changed(deadline)
         elif seat.elsewhere is None:
-            # Out of office: that is heard of in a moment, unless the lease is renewed after all.
+            # The lease has run out by the clock: `LeaseEnded` follows soon, unless it is renewed.
             await seat.changed(min(deadline, self._loop.time() + _PAUSE_S))
         if isinstance(seat.error, NotFound):
             raise seat.error
@@ -158,7 +158,7 @@ class SharedLog:
     async def _pause(
         self, seat: OwnedLog, error: RaftwoodError, failures: int, deadline: float
     ) -> None:
-        """Before the next attempt; ends early where the log's owner changes."""
+        """Waits before the next attempt; ends early if the log's owner changes."""
         now = self._loop.time()
         if now >= deadline:
             raise error
@@ -173,7 +173,7 @@ class SharedLog:
             f"log {self.name!r} has no owner that answers{reason}; try again in a moment"
         )
 
-    # Where it ends
+    # The end of the log
 
     async def bounds(self) -> Bounds:
         tail = await self._tail(Position(0), wait_ms=0)
@@ -182,7 +182,7 @@ class SharedLog:
         return Bounds(min(first, end), end, tail.is_sealed, tail.appended_bytes)
 
     async def _tail(self, after: Position, *, wait_ms: int) -> Tail:
-        """Where it ends, once that is behind a position; waits no longer than so."""
+        """Returns the log's end; waits up to `wait_ms` until it is above `after`."""
         until = self._loop.time() + wait_ms / 1000
 
         def left_ms() -> int:
@@ -211,7 +211,7 @@ class SharedLog:
             return found
 
     async def _tail_of_nobody(self) -> Tail | None:
-        """Of a log that nobody owns: as its last owner left it; None where that one crashed."""
+        """The end of a log without an owner, from its record; None if the last owner crashed."""
         meta = await self._meta()
         if meta.ledgers and not meta.ledgers[-1].is_closed:
             return None
@@ -222,7 +222,7 @@ class SharedLog:
         )
 
     async def _meta(self) -> LogMeta:
-        """As it is now; another log of this name is not this one."""
+        """Reads the log's record; a new log under the same name counts as removal of this one."""
         self._check_there()
         try:
             meta = (await self._dlogs.metas.read(self.name)).meta
@@ -243,7 +243,7 @@ class SharedLog:
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredBatch], Position]:
-        """Batches from `start` on, one at least if there is any, and where to read next."""
+        """Returns batches from `start` on, at least one if there is any, and where to read next."""
         self._check_there()
         if start >= self._end:
             tail = await self._tail(start, wait_ms=wait_ms)
@@ -270,7 +270,7 @@ class SharedLog:
         return found, following
 
     async def truncate(self, before: Position) -> None:
-        """Allow everything below `before` to be freed: whole ledgers are, the rest is not shown."""
+        """Allows all below `before` to be freed: whole ledgers are deleted, the rest is hidden."""
         if before > self._end:
             end = (await self._tail(Position(0), wait_ms=0)).position
             if before > end:
@@ -289,7 +289,7 @@ _log = get_logger("dlog")
 
 
 class RetentionTask:
-    """Use `start`, and `close` when done."""
+    """Applies retention to all logs. Use `start`, and `close` when done."""
 
     def __init__(self, environment: Environment, dlogs: Dlogs, *, interval_ms: int) -> None:
         self._environment = environment
@@ -309,7 +309,7 @@ class RetentionTask:
                 _log.warning("logs are not looked after", reason=error.message)
 
     async def look(self) -> list[int]:
-        """Once; the ledgers that were lost, and are deleted now."""
+        """Goes through all logs once; returns the orphaned ledgers that it deleted."""
         for name in await self._dlogs.names():
             try:
                 await self._dlogs.retain(name)
@@ -328,7 +328,7 @@ class RetentionTask:
         except NotFound:
             raise
         except RaftwoodError as error:
-            # What keeps one log's ledgers where they are keeps nobody from freeing others'.
+            # One log whose ledgers cannot be offloaded does not stop the freeing of others'.
             _log.warning("ledgers are not offloaded", log=name, reason=error.message)
             return
         if done:
@@ -341,12 +341,13 @@ class RetentionTask:
 
 
 OPENED_MAX: Final = 4_096
-"""Logs that are kept open, those used last."""
+"""Logs that are kept open, the most recently used."""
 
 
 class SharedLogs:
-    """Register it with the service that others reach this process by, then `start`; `close` when
-    done. `name` is this process's among all that share logs, and its identity on the network.
+    """DLOG as the seam `Logs`. Register it with the service at which others reach this process,
+    then `start`; `close` when done. `name` is this process's name among all that share logs, and
+    its identity on the network.
     """
 
     def __init__(
@@ -374,24 +375,24 @@ class SharedLogs:
         PeerService(self.seats).register(service)
 
     async def start(self, address: str) -> None:
-        """The service is served there: from here on this process can own logs."""
+        """Begins to own logs; the service is reachable at `address`."""
         await self.seats.start(address)
         self._upkeep.start()
 
     async def create(self, name: str) -> None:
-        """A log without batches; nothing where it is there already."""
+        """Creates an empty log; does nothing if it exists."""
         try:
             await self._dlogs.create(name, self._settings.log_config())
         except AlreadyExists:
             return
 
     async def open(self, name: str) -> Log:
-        """`NotFound` where there is none."""
+        """Opens a log; `NotFound` if there is none."""
         log = self._opened.get(name)
         if log is None or log.is_removed:
             meta = (await self._dlogs.metas.read(name)).meta
             reader = await self._dlogs.open_reader(name)
-            log = self._opened.get(name)  # another may have been faster
+            log = self._opened.get(name)  # Another task may have been faster.
             if log is None or log.is_removed:
                 log = SharedLog(
                     name,
@@ -406,7 +407,7 @@ class SharedLogs:
         return log
 
     async def remove(self, name: str) -> None:
-        """The log and all its batches; nothing where it is gone already."""
+        """Removes a log and all its batches; does nothing if it is gone."""
         try:
             await self._dlogs.remove(name)
         except InvalidName:
@@ -417,11 +418,11 @@ class SharedLogs:
             log.is_removed = True
 
     async def names(self, prefix: str) -> list[str]:
-        """Of all logs whose name begins so, in order."""
+        """Returns the names of logs that begin with `prefix`, in order."""
         return await self._dlogs.names(prefix)
 
     async def close(self) -> None:
-        """Give back what is owned here, so that others need not wait for it."""
+        """Gives back all owned logs, so that others need not wait for the lease to end."""
         await self._upkeep.close()
         await self.seats.close()
         for log in list(self._used):

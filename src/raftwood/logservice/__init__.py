@@ -3,8 +3,8 @@
 Each log is a shard, a raft group of its own. Shard 0 is HAKeeper, which places and repairs the
 others.
 
-`records` is what an entry holds, `log_rules` what a log shard's entries lead to,
-`log_state_machine` the same as a raft group replicates it, `wire` what clients and stores
+`records` defines what an entry holds, `log_rules` what each entry does to a log shard,
+`log_state_machine` replicates that as a raft group, `wire` defines what clients and stores
 exchange. `hakeeper` has the rules and the planner of the cluster, `server` is a store, `client`
 appends, reads and truncates.
 

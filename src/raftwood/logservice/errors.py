@@ -43,25 +43,25 @@ class LsnOutOfRange(OutOfRange):
 
 
 class LsnTruncated(LsnOutOfRange):
-    """The records there were truncated."""
+    """The records at this LSN were truncated."""
 
     code = "lsn_truncated"
 
 
 class LsnPastEnd(LsnOutOfRange):
-    """Nothing was written there yet."""
+    """Nothing is written at this LSN yet."""
 
     code = "lsn_past_end"
 
 
 class RecordTooLarge(TooLarge):
-    """A record is above the limit of its shard."""
+    """A record is larger than its shard allows."""
 
     code = "record_too_large"
 
 
 class ReadOnlyClient(PermissionDenied):
-    """A client that was made for reading tried to change something."""
+    """A client made for reading only tried to change something."""
 
     code = "read_only_client"
 
@@ -86,13 +86,13 @@ class _NamesHolder(Conflict):
 
 
 class NotLeaseholder(_NamesHolder):
-    """Another holds the shard's lease: nothing was written."""
+    """Another client holds the shard's lease: nothing was written."""
 
     code = "not_leaseholder"
 
 
 class LeaseTooOld(_NamesHolder):
-    """A lease is taken with a larger id than the holder's only."""
+    """The lease can be taken only with an id above the holder's."""
 
     code = "lease_too_old"
 

@@ -80,7 +80,7 @@ class LsnMap:
         self.spans = spans or []
 
     def lsn_of(self, index: int) -> int | None:
-        """An entry's LSN; None where it has none."""
+        """An entry's LSN; None if it has none."""
         if not self.spans:
             return index
         position = bisect_right(self.spans, index, key=_index_of_span) - 1
@@ -175,7 +175,7 @@ class ShardProducer(msgspec.Struct, array_like=True):
     """In order of their sequences."""
 
     def find(self, sequence: int) -> int | None:
-        """Where a sequence was written, or `REFUSED`; None where it has not come yet."""
+        """Where a sequence was written, or `REFUSED`; None if it has not come yet."""
         position = bisect_right(self.runs, sequence, key=_first_of_run) - 1
         if position < 0:
             return None
@@ -373,7 +373,7 @@ class LogShardState:
         )
 
     def apply_all(self, commands: Sequence[LogCommand]) -> list[int | RaftwoodError]:
-        """As `apply` for each; the usual case takes a short way.
+        """Like `apply` for each; the usual case takes a short way.
 
         A record whose sequence is the next one of its producer, under the lease, is all but every
         entry there is.
@@ -510,7 +510,7 @@ class LogShardState:
     def _repeated(
         self, index: int, producer: ShardProducer, sequence: int, *, is_ordered: bool
     ) -> int | RaftwoodError | None:
-        """The answer to a sequence that is not the next one; None where it is to be written.
+        """The answer to a sequence that is not the next one; None if it is to be written.
 
         A repetition gets the place of the first one, not its own (planted bugs "writes repetitions
         again" and "answers repetitions with their own place").
@@ -525,7 +525,8 @@ class LogShardState:
             # front of it once it is sent again (planted bug "takes sequences with gaps").
             answer = SequenceGap(f"sequence {top + 1} is due, not {sequence}", top + 1)
         elif sequence <= top - WINDOW:
-            # An error and not a guess: stored twice or lost, the producer has to be told.
+            # An error and not a guess: the producer must learn that the record may be stored or
+            # lost.
             answer = SequenceForgotten(
                 f"sequence {sequence} is more than {WINDOW} behind {top}: whether and where it was "
                 "written is not known any more"
@@ -542,7 +543,7 @@ class LogShardState:
         return answer
 
     def answer_to(self, name: bytes) -> int | RaftwoodError | None:
-        """The outcome of a record, by `records.record_name`; None where it is not known."""
+        """The outcome of a record, by `records.record_name`; None if it is unknown."""
         producer = None if self.is_restoring else self.producers.get(name[:PRODUCER_BYTES])
         sequence = int.from_bytes(name[PRODUCER_BYTES:], "big")
         if producer is None or not producer.top - WINDOW < sequence <= producer.top:
@@ -634,8 +635,8 @@ class LogShardState:
             return Conflict("the shard is not being restored from this backup")
         if state.is_done:
             return finish.next_lsn
-        # The count is checked: a batch that was lost on the way would be a hole that nobody knows
-        # of (`test_a_repeated_batch_changes_nothing_and_a_lost_record_is_noticed`).
+        # The count is checked: a batch that was lost on the way would be an unnoticed hole
+        # (`test_a_repeated_batch_changes_nothing_and_a_lost_record_is_noticed`).
         is_after = state.last_lsn < finish.next_lsn <= RESTORED_MAX
         if finish.records != state.records or not is_after:
             return Conflict(

@@ -1,7 +1,7 @@
 """`LogStateMachine`: a log shard as a raft group replicates it, over `LogShardState`.
 
-Questions and results are plain values: whoever asks is the same process's server. `wait_past` lets
-readers at the end of the log sleep until something is applied.
+Questions and results are plain Python values: only the server in the same process asks. `wait_past`
+lets readers at the end of the log sleep until an entry is applied.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from raftwood.logservice.records import RestoreState, name_before, record_name
 from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, gathered, in_chunks
 
 _FORMAT: Final = StateFormat(b"RWLS", 3, "a log shard")
-"""Version 1 knew of no restored shards, version 2 did not count what was appended."""
+"""Version 1 had no restored shards; version 2 did not count appended bytes."""
 
 Question = Callable[[LogShardState], Any]
-"""What `lookup` takes: it reads the state and changes nothing."""
+"""A question to `lookup`: it reads the state and changes nothing."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -52,7 +52,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class LogStateMachine:
-    """One replica's; nothing of the records is in it."""
+    """One replica's state machine; it holds no records."""
 
     def __init__(self) -> None:
         self.state = LogShardState()
@@ -83,7 +83,7 @@ class LogStateMachine:
         return self.state.answer_to(name)
 
     async def wait_past(self, index: int, timeout_ms: int) -> None:
-        """Until an entry above an index is applied here, or for as long; both end alike."""
+        """Waits until an entry above an index is applied here, or the time is over."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self.state.applied <= index and not self.is_closed:
@@ -141,7 +141,7 @@ def _stored(state: LogShardState) -> _Stored:
 
 
 def restored(data: bytes) -> LogShardState:
-    """The state of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
+    """Decodes a snapshot; `UnsupportedVersion` or `StoreDamaged` if it is none."""
     stored = _FORMAT.decode(data, _decode)
     state = LogShardState()
     state.applied = stored.applied

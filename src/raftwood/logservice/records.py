@@ -7,7 +7,7 @@ Big-endian. A record's LSN is its entry's index in the raft log, so LSNs have ho
 changes of members, leases and truncations stand in the log as well. In a shard that was restored
 from a backup the records keep the LSNs that they had: see `LsnMap`.
 
-What restores a shard from a backup are entries of its log, too:
+Entries that restore a shard from a backup are part of its log, too:
 
     begin    update kind 5; then the backup's id, truncated LSN, required LSN, next timestamp and
              leaseholder (8 each)
@@ -15,8 +15,8 @@ What restores a shard from a backup are entries of its log, too:
     fill     update kind 6, and an LSN at which there is no record
     finish   update kind 7; then the backup's id, the next LSN and the number of records (8 each)
 
-LSNs go up. A record or fill that comes again, as after a lost answer, changes nothing; whoever
-restores sends a batch only when the one before was answered, and `finish` counts the records.
+LSNs go up. A repeated record or fill, as after a lost answer, changes nothing; the restoring client
+sends a batch only when the one before was answered, and `finish` counts the records.
 """
 
 import struct
@@ -31,7 +31,7 @@ VERSION: Final = 1
 ORDERED: Final = 1
 """A flag: the sequence must be the next one of its producer."""
 RESTORED: Final = 2
-"""A flag: the record is of a backup, and has its LSN in place of a sequence."""
+"""A flag: the record comes from a backup, and has its LSN in place of a sequence."""
 PRODUCER_BYTES: Final = 16
 NO_PRODUCER: Final = bytes(PRODUCER_BYTES)
 
@@ -39,12 +39,12 @@ HEAD: Final = struct.Struct(">BB16sQIQ")
 HEAD_BYTES: Final = HEAD.size
 DATA_OFFSET: Final = 26
 KIND_OFFSET: Final = 29
-"""Where the last byte of the update kind is, which tells all kinds there are."""
+"""The offset of the last byte of the update kind, enough to tell the kinds apart."""
 _NUMBER: Final = struct.Struct(">Q")
 SEALED: Final = (1 << 62) - 1
-"""The largest leaseholder id: under it nobody appends, so that whoever takes it ends the log."""
+"""The largest leaseholder id: no append uses it, so taking it ends the log."""
 RECORD_BYTES_MAX: Final = (8 << 20) - HEAD_BYTES
-"""What the raft host takes as one entry at its default settings."""
+"""The largest entry of the raft host at its default settings."""
 
 
 class UpdateKind(IntEnum):
@@ -62,11 +62,11 @@ class UpdateKind(IntEnum):
 
 _USER: Final = int(UpdateKind.USER)
 RECORD_HEAD_BYTES: Final = 12
-"""Of what a reader gets: the kind of update and the holder stand before the payload."""
+"""The bytes before a reader's payload: the kind of update and the holder."""
 
 
 class RecordKind(IntEnum):
-    """What a reader gets."""
+    """The kinds of entries that a reader gets."""
 
     USER = 0
     INTERNAL = 1
@@ -83,7 +83,7 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def holder(self) -> int:
-        """The leaseholder id that it was written under."""
+        """The leaseholder id under which it was written."""
         holder: int = _NUMBER.unpack_from(self.data, 4)[0]
         return holder
 
@@ -105,17 +105,17 @@ def encode_user_entry(
 
 
 def user_head(*, holder: int, producer: bytes, sequence: int, is_ordered: bool) -> bytes:
-    """What stands before the payload of a user's entry."""
+    """Encodes the bytes before the payload of a user's entry."""
     return HEAD.pack(VERSION, ORDERED if is_ordered else 0, producer, sequence, _USER, holder)
 
 
 def renumbered(entry: bytes, producer: bytes, sequence: int) -> bytes:
-    """A user's entry as another producer sends it."""
+    """Returns a user's entry as another producer sends it."""
     return b"".join((entry[:2], producer, sequence.to_bytes(8, "big"), entry[DATA_OFFSET:]))
 
 
 def record_name(entry: bytes) -> bytes | None:
-    """Producer and sequence of a user's record, the same however often it is sent; else None."""
+    """The producer and sequence of a user's record, the same at each repetition; else None."""
     if len(entry) < HEAD_BYTES or entry[0] != VERSION or entry[1] & RESTORED:
         return None
     name = entry[2:DATA_OFFSET]
@@ -124,7 +124,7 @@ def record_name(entry: bytes) -> bytes | None:
 
 
 def name_before(entry: bytes) -> bytes | None:
-    """The name of the record that has to come before an ordered one; else None."""
+    """The name of the record that must come before an ordered one; else None."""
     name = record_name(entry) if entry[1:2] == bytes([ORDERED]) else None
     if name is None:
         return None
@@ -133,7 +133,7 @@ def name_before(entry: bytes) -> bytes | None:
 
 
 def encode_update(kind: UpdateKind, number: int) -> bytes:
-    """An entry that changes no more than the shard's state; a new holder is the number itself."""
+    """Encodes an entry that only changes the shard's state; a new holder is the number itself."""
     if not 0 <= number < 1 << 63:
         raise InvalidInput(f"{number} is no number from 0 to {(1 << 63) - 1}")
     holder = number if kind is UpdateKind.LEASEHOLDER else 0
@@ -141,22 +141,22 @@ def encode_update(kind: UpdateKind, number: int) -> bytes:
 
 
 def number_of(payload: bytes) -> int:
-    """The number of an entry that `encode_update` made."""
+    """Decodes the number of an entry that `encode_update` made."""
     number: int = _NUMBER.unpack_from(payload, HEAD_BYTES)[0]
     return number
 
 
 NUMBER_MAX: Final = SEALED
-"""Of LSNs, timestamps and holders: what is counted up from them still fits 64 bits."""
+"""The limit of LSNs, timestamps and holders: what is counted up from them fits 64 bits."""
 _BEGIN: Final = struct.Struct(">QQQQQ")
 _FINISH: Final = struct.Struct(">QQQ")
 
 
 class RestoreBegin(msgspec.Struct, frozen=True):
-    """What a shard is told at first."""
+    """The first entry of a restore."""
 
     backup: int
-    """Tells backups apart."""
+    """The id of the backup."""
     truncated_lsn: int
     required_lsn: int
     tso: int
@@ -164,7 +164,7 @@ class RestoreBegin(msgspec.Struct, frozen=True):
 
 
 class RestoreFinish(msgspec.Struct, frozen=True):
-    """What a shard is told at last."""
+    """The last entry of a restore."""
 
     backup: int
     next_lsn: int
@@ -172,7 +172,7 @@ class RestoreFinish(msgspec.Struct, frozen=True):
 
 
 class RestoreState(msgspec.Struct, array_like=True):
-    """How far a shard is; kept when it is done, so that a repetition is known as one."""
+    """The progress of a restore; kept when it is done, to recognize a repetition."""
 
     backup: int
     last_lsn: int
@@ -185,7 +185,7 @@ def encode_begin(begin: RestoreBegin) -> bytes:
 
 
 def encode_restored(data: bytes | memoryview, lsn: int) -> bytes:
-    """A record's entry from its data, as a reader got it: kind, holder and payload."""
+    """Encodes a record's entry from the data that a reader got: kind, holder and payload."""
     head = HEAD.pack(VERSION, RESTORED, NO_PRODUCER, lsn, UpdateKind.USER, 0)
     return b"".join((head[:-8], data[4:]))
 
@@ -195,13 +195,13 @@ def encode_finish(finish: RestoreFinish) -> bytes:
 
 
 def decode_begin(payload: bytes) -> RestoreBegin | None:
-    """None where it cannot be read."""
+    """Decodes the entry; None if it cannot be read."""
     numbers = _numbers(payload, _BEGIN)
     return None if numbers is None else RestoreBegin(*numbers)
 
 
 def decode_finish(payload: bytes) -> RestoreFinish | None:
-    """None where it cannot be read."""
+    """Decodes the entry; None if it cannot be read."""
     numbers = _numbers(payload, _FINISH)
     return None if numbers is None else RestoreFinish(*numbers)
 

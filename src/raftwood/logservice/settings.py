@@ -118,5 +118,5 @@ class HaKeeperSettings(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if self.zombie_ticks < self.store_down_ticks:
-            # Within that time a leader that still lives has told of whoever it has added.
+            # Within that time a leader that still lives has reported every member that it added.
             raise ValueError("zombie_ticks is below store_down_ticks; make it as large at least")

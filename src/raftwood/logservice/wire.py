@@ -1,4 +1,4 @@
-"""What clients and log stores say to one another.
+"""The protocol between clients and log stores.
 
     append   shard (8), flags (1), count (4), lengths (4 each), entries as in `records`
     answer   0, then an LSN (8) for each; or 1, then for each an error bit and length (4), and the
@@ -29,14 +29,14 @@ from raftwood.net.wire_errors import decode_error, encode_error
 WRITERS: Final = (CLIENT_ROLE, OPERATOR_ROLE, STORE_ROLE)
 _KEEPERS: Final = (OPERATOR_ROLE, STORE_ROLE)
 FORWARD: Final = 1
-"""A flag: let a store that does not lead ask the leader."""
+"""A flag: a store that does not lead forwards the request to the leader."""
 AGAIN: Final = 2
-"""A flag: the records may have been sent before. Release 0.1.0 passes over it."""
+"""A flag: the records may have been sent before. Release 0.1.0 ignores it."""
 RECORDS_MAX: Final = 16_384
-"""In one append."""
+"""The most records in one append."""
 
 HAS_ERRORS: Final = b"\x01"
-"""So an answer to an append begins that tells of errors."""
+"""The first byte of an answer to an append that contains errors."""
 
 _APPEND: Final = struct.Struct(">QBI")
 _READ: Final = struct.Struct(">QI")
@@ -47,15 +47,15 @@ _KINDS: Final = tuple(RecordKind)
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Records from an LSN on."""
+    """Asks for records from an LSN on."""
 
     shard: int
     first_lsn: int
     bytes_max: int
     wait_ms: int = 0
-    """How long to wait at the end of the log for something to come."""
+    """How long to wait at the end of the log for a record."""
     has_internal: bool = False
-    """Also what is no record of a user."""
+    """Whether to return entries that are not a user's records, too."""
     forward: bool = False
 
 
@@ -69,7 +69,7 @@ class UpdateRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A question about a shard."""
+    """Asks for the figures of a shard."""
 
     shard: int
     forward: bool = False
@@ -86,7 +86,7 @@ class ShardInfo(msgspec.Struct, frozen=True):
     learners: tuple[int, ...]
     log: LogShardInfo
     latest_lsn: int
-    """Of the last entry that is more than the raft groups' own."""
+    """The LSN of the last entry that is not the raft group's own."""
     log_bytes: int
     snapshots: tuple[int, ...]
     record_bytes_max: int
@@ -98,9 +98,9 @@ class Location(msgspec.Struct, frozen=True, array_like=True):
 
     shard: int
     leader: int
-    """0 where none is known at the moment."""
+    """0 if none is known at the moment."""
     addresses: dict[int, str]
-    """Of its members."""
+    """The addresses of its members."""
 
 
 APPEND = Method(MethodNumber.LOG_APPEND, "log-append", roles=WRITERS)
@@ -140,7 +140,7 @@ ALLOCATE_IDS = TypedMethod(
     MethodNumber.ALLOCATE_IDS, "allocate-ids", request=int, response=int, roles=WRITERS
 )
 ORDERS_WAIT = Method(MethodNumber.ORDERS_WAIT, "orders-wait", roles=(STORE_ROLE,), urgent=True)
-"""HAKeeper's leader to a store: its next heartbeat brings orders, and need not wait."""
+"""HAKeeper's leader to a store: orders wait, so send the next heartbeat at once."""
 
 decode_read_request = msgspec.msgpack.Decoder(ReadRequest).decode
 encode_read_request = msgspec.msgpack.Encoder().encode
@@ -156,7 +156,7 @@ def encode_append(
 def append_pieces(
     shard: int, entries: Sequence[Sequence[Buffer]], *, again: bool = False
 ) -> list[Buffer]:
-    """As `encode_append`, of entries in pieces: what is large need not be copied."""
+    """Like `encode_append`, for entries in pieces: large payloads are not copied."""
     sizes = [sum(map(len, pieces)) for pieces in entries]
     head = _append_head(shard, AGAIN if again else 0, sizes)
     return [head, *chain.from_iterable(entries)]
@@ -167,7 +167,7 @@ def _append_head(shard: int, flags: int, sizes: list[int]) -> bytes:
 
 
 def decode_append(payload: Payload) -> tuple[int, int, list[bytes]]:
-    """Shard, flags and entries."""
+    """Returns shard, flags and entries."""
     try:
         shard, flags, count = _APPEND.unpack_from(payload)
         start = _APPEND.size + 4 * count
@@ -184,11 +184,11 @@ def decode_append(payload: Payload) -> tuple[int, int, list[bytes]]:
 
 
 def encode_lsns(results: Sequence[Any]) -> bytes:
-    """An LSN for each record, or the error that it met."""
+    """Encodes an LSN, or an error, for each record."""
     try:
         return struct.pack(f">B{len(results)}Q", 0, *results)
     except struct.error:
-        pass  # an error is among them
+        pass  # one of them is an error
     words: list[int] = []
     parts: list[bytes] = []
     for result in results:
@@ -206,7 +206,7 @@ def _as_error(result: Any) -> RaftwoodError:
 
 
 def decode_lsns(payload: Payload, count: int) -> Sequence[int | RaftwoodError]:
-    """The answer to an append of so many records."""
+    """Decodes the answer to an append of `count` records."""
     try:
         if payload[0] == 0:
             return struct.unpack(f">B{count}Q", payload)[1:]
@@ -229,7 +229,7 @@ def decode_lsns(payload: Payload, count: int) -> Sequence[int | RaftwoodError]:
 def encode_records(
     next_lsn: int, lsns: Sequence[int], kinds: bytes, data: Sequence[Buffer]
 ) -> list[Buffer]:
-    """In pieces, for what is large need not be copied: all but the first are the records."""
+    """Encodes in pieces, to avoid copies: all pieces but the first are the records."""
     count = len(lsns)
     head = b"".join(
         [
@@ -243,7 +243,7 @@ def encode_records(
 
 
 def decode_records(payload: Payload) -> tuple[list[Record], int]:
-    """Records, and where to read next."""
+    """Returns records, and where to read next."""
     lsns, kinds, data, next_lsn = decode_record_views(payload)
     return [
         Record(lsn, _KINDS[kind], bytes(view))
@@ -254,7 +254,7 @@ def decode_records(payload: Payload) -> tuple[list[Record], int]:
 def decode_record_views(
     payload: Payload,
 ) -> tuple[Sequence[int], bytes, list[Payload], int]:
-    """LSNs, kinds, data without a copy, and where to read next."""
+    """Returns LSNs, kinds, data without a copy, and where to read next."""
     try:
         next_lsn, count = _READ.unpack_from(payload)
         start = _READ.size + 13 * count

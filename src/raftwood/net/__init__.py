@@ -1,4 +1,4 @@
-"""Framing, RPC, TLS and limits: how Raftwood's processes talk.
+"""RPC between Raftwood's processes: framing, authentication, TLS and limits.
 
 Requests are pipelined over authenticated connections; every queue has a bound, every frame a
 length checked before it is read and a checksum. May import `base` only, and takes time from the
@@ -6,9 +6,10 @@ running loop and randomness from its caller, so that it runs unchanged in simula
 
 Start reading with `frames` (the wire format) and `handshake` (authentication): both are state
 machines without I/O. `connection` drives them; `server` is the server's end, `client` and `channel`
-are the client's. `methods` has methods, calls and the table of handlers. `stores` knows all servers
-of a cluster. `listeners` bounds the connections of everything that listens, RPC or not, and shares
-the event loop fairly among them; `http_listener` is HTTP behind the same bounds.
+are the client's. `methods` defines methods, calls and the table of handlers. `stores` keeps
+connections to all servers of a cluster. `listeners` bounds the connections of everything that
+listens, RPC or not, and shares the event loop fairly among them; `http_listener` is HTTP behind the
+same bounds.
 
     ECHO = Method(1, "echo")
     service = Service()

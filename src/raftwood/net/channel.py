@@ -1,4 +1,4 @@
-"""A channel: one server, reconnected for as long as it is wanted.
+"""A channel: a connection to one server, reconnected until the channel is closed.
 
 It never sends a request twice. A call fails when its connection does, and the caller decides
 whether to repeat it. Between attempts the channel waits, longer each time up to a bound, with
@@ -37,10 +37,10 @@ class Channel:
         on_change: Callable[[bool], None] | None = None,
         on_gone: Callable[[], None] | None = None,
     ) -> None:
-        """`on_change` hears True of each connect and False of each loss, but not of `close`.
+        """`on_change` receives True at each connect and False at each loss, but not at `close`.
 
-        `on_gone` hears, once after each loss, that nobody listens there any more: the process has
-        ended. Neither may raise: they are called from the task that reconnects.
+        `on_gone` is called once after each loss if no process listens there any more: it has ended.
+        Neither may raise: the task that reconnects calls them.
         """
         self._connector = connector
         self._random = random_source
@@ -60,9 +60,9 @@ class Channel:
         return self._connection is not None and self._connection.is_usable
 
     async def connected(self, timeout_ms: int, *, retries: bool = True) -> Connection:
-        """The usable connection, waiting for one if need be; else why there is none.
+        """Returns the usable connection, waiting for one if need be; raises why there is none.
 
-        Without `retries`, no longer than until an attempt has failed.
+        Without `retries`, waits only until an attempt has failed.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -81,7 +81,7 @@ class Channel:
     def call(
         self, method: Method, payload: Buffer | Sequence[Buffer], timeout_ms: int
     ) -> "asyncio.Future[Payload]":
-        """As `Connection.call`; raises Unavailable at once where there is no connection now."""
+        """Like `Connection.call`; raises Unavailable at once if there is no connection."""
         return self._usable().call(method, payload, timeout_ms)
 
     async def ask(
@@ -95,7 +95,7 @@ class Channel:
         return self._usable().stream(method, payload, timeout_ms=timeout_ms)
 
     def send(self, method: Method, payload: Buffer | Sequence[Buffer]) -> bool:
-        """As `Connection.send`; False where there is no connection now."""
+        """Like `Connection.send`; returns False if there is no connection."""
         connection = self._connection
         return connection is not None and connection.send(method, payload)
 
@@ -111,12 +111,12 @@ class Channel:
         return type(self.last_error)(self.last_error.message)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Starts to connect."""
         assert self._task is None
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def close(self) -> None:
-        """Close the connection and stop reconnecting; calls under way fail."""
+        """Closes the connection and stops reconnecting; calls under way fail."""
         self._is_closed = True
         self._wake()
         if self._task is not None:
@@ -158,7 +158,7 @@ class Channel:
                 self._drain(connection)
                 is_lost = True
                 self._tell(is_connected=False)
-                # A connection that stood for a while ends the count; one that is accepted and
+                # A connection that lasted resets the count of failures; one that is accepted and
                 # dropped at once must not be dialled in a tight loop.
                 stood_s = asyncio.get_running_loop().time() - began
                 if stood_s >= self._backoff.longest_ms / 1000:
@@ -167,7 +167,7 @@ class Channel:
             failures += 1
 
     def _drain(self, connection: Connection) -> None:
-        """Let calls on a connection that was told to go away finish beside the next one."""
+        """After GOAWAY, lets the connection's calls finish beside the next connection."""
         self._connection = None
         self.last_error = connection.why_unusable
         self._draining = [old for old in self._draining if not old.is_closed]

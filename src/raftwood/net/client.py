@@ -1,7 +1,7 @@
 """The client's end of one connection: pipelined calls, streams, one-way messages; and `connect`.
 
 A call costs no task and no timer of its own. It is sent at most once: after a lost connection the
-caller, who knows whether the request may be repeated, decides.
+caller decides whether the request may be repeated.
 
 Up to the server's limits requests are in flight; beyond them they wait, up to the client's own
 limits. Each ends in one of five ways: answered, failed, expired, cancelled, or disconnected.
@@ -98,7 +98,7 @@ class Stream:
         return item
 
     def close(self) -> None:
-        """Want no more: items not read yet are dropped and the server is told to stop."""
+        """Ends the stream: drops unread items and cancels the request at the server."""
         self._items.clear()
         if not self._is_finished:
             self._cancel()
@@ -110,7 +110,7 @@ class Stream:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    # For the connection.
+    # Called by the connection.
 
     def push(self, item: Payload) -> None:
         if self._credit <= 0:
@@ -120,7 +120,7 @@ class Stream:
         self._wake()
 
     def finish(self, error: RaftwoodError | None = None) -> None:
-        """The end; items received before it can still be read."""
+        """Ends the stream; items received before can still be read."""
         self._is_finished = True
         self._error = error
         self._wake()
@@ -134,11 +134,11 @@ _REQUEST = int(FrameKind.REQUEST)
 
 
 _Waiting: TypeAlias = tuple["asyncio.Future[Payload]", float, int, Buffer | list[Buffer], int]
-"""Not sent yet: future, deadline, method, payload, size."""
+"""Calls that were not sent yet: future, deadline, method, payload, size."""
 
 
 class OutstandingRequests(FramedConnection):
-    """The part of a client's connection that keeps count; `Connection` is the whole."""
+    """The requests of a client's connection; `Connection` adds the rest."""
 
     def __init__(self, limits: ClientLimits) -> None:
         super().__init__(limits)
@@ -149,13 +149,13 @@ class OutstandingRequests(FramedConnection):
         self._streams_max = limits.streams_max
         self._next_id = 1
         self._pending: dict[int, tuple[asyncio.Future[Payload], float, int]] = {}
-        """In flight: future, deadline, size."""
+        """Requests in flight: future, deadline, size."""
         self._pending_bytes = 0
         self._waiting: dict[int, _Waiting] = {}
         self._waiting_bytes = 0
         self._streams: dict[int, tuple[Stream, float]] = {}
         self._sweep = DeadlineSweep(self._loop, self._expire)
-        # One bound method for all calls: it is compared when it is taken off a future again.
+        # One bound method for all calls, so that removing it from a future finds it by equality.
         self._on_cancelled = self._cancelled
 
     @property
@@ -186,7 +186,7 @@ class OutstandingRequests(FramedConnection):
             fail(future, error)
 
     def _fail_all(self, error: RaftwoodError) -> None:
-        """The connection ended: nobody will answer."""
+        """Fails all calls: the connection ended, and no answer will come."""
         self._sweep.stop()
         futures = [entry[0] for entry in self._pending.values()]
         futures += [entry[0] for entry in self._waiting.values()]
@@ -201,7 +201,7 @@ class OutstandingRequests(FramedConnection):
             stream.finish(ConnectionLost(error.message))
 
     def _passes_others(self, size: int) -> bool:
-        """Whether an urgent request need not wait: the server takes a few above its limits."""
+        """Whether an urgent request may be sent now: the server takes a few above its limits."""
         requests_max = self._requests_max + URGENT_REQUESTS_MAX
         return len(self._pending) < requests_max and size <= URGENT_BYTES_MAX
 
@@ -275,7 +275,7 @@ class OutstandingRequests(FramedConnection):
         return earliest
 
     def _cancelled(self, future: "asyncio.Future[Payload]") -> None:
-        """A caller gave up: tell the server. Rare, so the future is looked for."""
+        """Cancels at the server what a caller gave up. Rare, so it searches for the future."""
         for request_id, entry in self._pending.items():
             if entry[0] is future:
                 del self._pending[request_id]
@@ -297,7 +297,7 @@ class OutstandingRequests(FramedConnection):
             self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        """After GOAWAY the client closes, since only it knows that it has sent its last request."""
+        """Closes after GOAWAY and the last answer: only the client knows its last request."""
         if isinstance(self._refusal, ShuttingDown) and not self.requests_under_way:
             self._close()
 
@@ -335,11 +335,11 @@ class Connection(OutstandingRequests):
         self._server: Identity | None = None
         self._frame_bytes_max = 0
 
-    # For callers.
+    # Called by users.
 
     @property
     def server(self) -> Identity:
-        """Who answered; proved by the handshake."""
+        """The server's identity, proved by the handshake."""
         assert self._server is not None
         return self._server
 
@@ -359,10 +359,10 @@ class Connection(OutstandingRequests):
     def call(
         self, method: Method, payload: Buffer | Sequence[Buffer], timeout_ms: int
     ) -> "asyncio.Future[Payload]":
-        """Send a request; the future gives the response. Cancelling it cancels on the server.
+        """Sends a request; returns a future of the response. Cancelling it cancels on the server.
 
-        Buffers above 8 kB are not copied and must not change before the answer. Raises at once what
-        can be known at once: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
+        Buffers above 8 kB are not copied and must not change before the answer. Raises at once if
+        the call is sure to fail: Overloaded, ShuttingDown, ConnectionLost, TooLarge.
         """
         whole: Buffer | list[Buffer]
         if type(payload) is bytes:
@@ -394,7 +394,7 @@ class Connection(OutstandingRequests):
             self._pending_bytes += size
             self._send(_REQUEST, method.number, request_id, timeout_ms, whole)
         self._next_id = request_id + 1
-        # It is taken off before a result is set, so it runs for cancelled futures only.
+        # It is removed before a result is set, so it runs for cancelled futures only.
         future.add_done_callback(self._on_cancelled)
         if deadline < self._sweep.due:
             self._sweep.move(deadline)
@@ -403,13 +403,13 @@ class Connection(OutstandingRequests):
     async def ask(
         self, method: TypedMethod[Request, Response], request: Request, timeout_ms: int
     ) -> Response:
-        """A call from struct to struct."""
+        """Makes a call with a struct as request and response."""
         return method.decode_response(await self.call(method, method.encode(request), timeout_ms))
 
     def stream(
         self, method: Method, payload: Buffer = b"", *, timeout_ms: int | None = None
     ) -> Stream:
-        """Send a request with a streamed response; a deadline, if any, is for the whole stream."""
+        """Sends a request with a streamed response; a deadline, if any, is for the whole stream."""
         size = size_of(payload)
         remaining_ms = ARGUMENT_MAX if timeout_ms is None else timeout_ms
         if self._refusal is not None or remaining_ms <= 0 or size > self._frame_bytes_max:
@@ -433,11 +433,11 @@ class Connection(OutstandingRequests):
         return stream
 
     def send(self, method: Method, payload: Buffer | Sequence[Buffer]) -> bool:
-        """Send a message that is not answered; False where it was not sent and counts as lost.
+        """Sends a message that gets no answer; returns False if it was not sent and is lost.
 
-        So it is while the connection is not usable, or has too many bytes that the server did not
-        take. True promises nothing: the connection may be lost before the message arrives. Buffers
-        above 8 kB are neither copied nor joined, and must not change any more.
+        That happens while the connection is not usable, or the server has not taken too many bytes.
+        True promises nothing: the connection may be lost before the message arrives. Buffers above
+        8 kB are neither copied nor joined, and must not change any more.
         """
         if self._refusal is not None or (self._write_is_paused and self._has_too_much_unsent()):
             return False
@@ -448,7 +448,7 @@ class Connection(OutstandingRequests):
             whole, size = gathered(payload)
         if size > self._frame_bytes_max:
             raise self._too_large(size)
-        # At once: who sends one-way gathers what there is to say into one message.
+        # Sent at once: senders of one-way messages gather their content themselves.
         self._flush_is_due = True
         self._send(_ONE_WAY, method.number, 0, 0, whole)
         self._flush()
@@ -460,13 +460,13 @@ class Connection(OutstandingRequests):
         return unsent >= self._bounds.unsent_bytes_max
 
     async def close(self) -> None:
-        """Close; calls under way fail with ConnectionLost."""
+        """Closes the connection; calls under way fail with ConnectionLost."""
         self._refuse_from_now_on(ConnectionLost("the connection was closed"))
         self._close()
         await self.wait_closed()
 
     async def wait_unusable(self) -> None:
-        """Wait until no new call can be made: the server shuts down or the connection ended."""
+        """Waits until no new call can be made: the server shuts down or the connection ended."""
         await asyncio.shield(self._unusable)
 
     async def wait_closed(self) -> None:
@@ -492,7 +492,7 @@ class Connection(OutstandingRequests):
             f"the request has {size} bytes, the server reads {self._frame_bytes_max}: split it"
         )
 
-    # Beginning and end.
+    # Start and end.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -508,7 +508,7 @@ class Connection(OutstandingRequests):
 
     def connection_lost(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and not self._ready.done():
-            # TLS 1.3 lets a client begin before the server has judged its certificate.
+            # TLS 1.3 lets a client send before the server has checked its certificate.
             fail(
                 self._ready,
                 Unauthenticated(f"the server refuses this TLS certificate: {error.reason}"),
@@ -519,7 +519,7 @@ class Connection(OutstandingRequests):
         await self._ready
 
     def abandon(self) -> None:
-        """Close without waiting: the handshake failed."""
+        """Closes without waiting: the handshake failed."""
         self._abort("the handshake failed")
 
     def _shake_hands(self, handshake: ClientHandshake, frame: Frame) -> None:
@@ -575,7 +575,7 @@ class Connection(OutstandingRequests):
                 continue
             entry = pending.pop(request_id, None)
             if entry is None:
-                # Cancelled or expired meanwhile, or never sent.
+                # The request was cancelled or expired meanwhile, or never sent.
                 self._check_known(request_id)
                 continue
             future, _, size = entry
@@ -612,7 +612,7 @@ class Connection(OutstandingRequests):
 
     def _received_error(self, request_id: int, error: RaftwoodError) -> None:
         if request_id == 0:
-            # The server says why it is about to close; the end itself follows.
+            # The server says why it is about to close; the close itself follows.
             self._end_reason, self._end_error = error.message, error
             return
         self._finish(request_id, error)
@@ -628,7 +628,7 @@ async def connect(
     tls: ClientTls | None = None,
     server_hostname: str | None = None,
 ) -> Connection:
-    """Connect and authenticate, both sides; raises Unavailable or why the server refuses."""
+    """Connects and authenticates both sides; raises Unavailable, or the server's refusal."""
     limits = limits or ClientLimits()
     loop = asyncio.get_running_loop()
     where = f"{host}:{port}"
@@ -651,7 +651,7 @@ async def connect(
     except OSError as error:
         raise Unavailable(f"cannot connect to {where}: {error.strerror or error}") from error
     finally:
-        # Also one that is usable: a cancellation may come in the moment the handshake ends.
+        # Also a usable connection: a cancellation may come in the moment the handshake ends.
         if connection is not None and not is_done:
             connection.abandon()
     return connection

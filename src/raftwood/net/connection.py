@@ -1,5 +1,5 @@
-"""What both ends of a connection share: deadlines, receiving, coalesced writing, keep-alive,
-closing.
+"""The common part of both ends of a connection: deadlines, receiving, coalesced writing,
+keep-alive, closing.
 
 All frames of one loop turn leave in one write: small ones joined, large payloads as they are.
 
@@ -89,7 +89,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._end_reason = ""
         self._end_error: RaftwoodError | None = None
-        """What the peer gave as its reason to close."""
+        """The peer's reason to close."""
         self._received_at = self._frame_at = self._loop.time()
         self._written_bytes = 0
         self._taken_bytes = 0
@@ -99,7 +99,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._watch_due = 0.0
         self._abort_timer: asyncio.TimerHandle | None = None
 
-    # What the two ends do differently.
+    # Differences between the two ends.
 
     def _dispatch(self, frames: list[Frame]) -> None:
         raise NotImplementedError
@@ -109,7 +109,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _congestion_changed(self) -> None:
-        """The peer stopped or resumed taking what is written."""
+        """Called when the peer stops or resumes taking written bytes."""
 
     # The asyncio protocol.
 
@@ -123,14 +123,14 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         if self._is_closing:
-            # What a refused peer still sends is overwritten unread.
+            # Bytes from a refused peer are overwritten unread.
             return
         self._received_at = self._loop.time()
         try:
             frames = self._decoder.received(count)
             if frames:
                 self._frame_at = self._received_at
-                # Answers given meanwhile wait for the flush below: one write for all of them.
+                # Answers written meanwhile wait for the flush below: one write for all of them.
                 self._flush_is_due = True
                 self._dispatch(frames)
                 self._flush()
@@ -177,7 +177,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if size > HEADER_BYTES + JOINED_BYTES_MAX:
             self._out_has_large = True
         if self._out_bytes > self._gathered_bytes_max:
-            # Hand over early, so that the transport can say that it is congested.
+            # Written out early, so that the transport can report congestion.
             self._write_out()
         elif not self._flush_is_due:
             self._flush_is_due = True
@@ -210,7 +210,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         transport.writelines(joined(out))
 
     def _set_unsent_bytes_max(self, unsent_bytes_max: int) -> None:
-        """Bound what waits here and in the transport together, plus the frame that exceeds it."""
+        """Bounds the bytes waiting here and in the transport, plus the frame that exceeds it."""
         self._gathered_bytes_max = unsent_bytes_max // 2
         if self._transport is not None:
             self._transport.set_write_buffer_limits(unsent_bytes_max // 2, unsent_bytes_max // 4)
@@ -227,12 +227,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._watch_timer = self._loop.call_at(due, self._watch)
 
     def _watch(self) -> None:
-        """Ask a silent peer for a sign of life, and give up one that gives none."""
+        """Sends a silent peer a PING, and gives up one that does not answer."""
         limits = self._limits
         now = self._loop.time()
         interval, patience = limits.ping_interval_ms / 1000, limits.ping_timeout_ms / 1000
         if now - self._watch_due > patience / 2:
-            # This process itself stood still: what the peer sent meanwhile was not read yet.
+            # This process itself was stopped: the peer's bytes of that time are not read yet.
             self._received_at = max(self._received_at, now - interval)
         self._see_taken(now)
         silence = now - self._received_at
@@ -240,7 +240,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         if silence >= interval / 2:
             self._decoder.own_buffers.clear()
         if self._reading_is_paused or self._write_is_paused:
-            # The peer's sign of life could not be heard; that it takes bytes is one as well.
+            # The peer's PONG could not be read; that it takes bytes is a sign of life as well.
             again = patience
             if self._is_stalled(now, patience):
                 return self._abort("the peer takes no bytes")
@@ -258,14 +258,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         return None
 
     def _see_taken(self, now: float) -> None:
-        """Bytes that waited for room at the last look and are taken by now are a sign of life: a
-        PING behind them is not answered for as long as a slow link needs for them.
+        """Takes it as a sign of life if bytes that waited at the last look are taken by now: on a
+        slow link a PING behind them is not answered before.
         """
         if self._transport is None:
             return
         unsent = self._transport.get_write_buffer_size()
-        # Not what is unsent: that also grows while a peer that is dead is written to. Nor what is
-        # taken where nothing waited: the system takes that for a dead peer as well.
+        # Not the growth of the unsent bytes: those also grow while a dead peer is written to. Nor
+        # bytes taken while none waited: the system takes those for a dead peer as well.
         taken = self._written_bytes - unsent
         if self._had_unsent and taken > self._taken_bytes:
             self._received_at = now
@@ -279,7 +279,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     # Closing.
 
     def _close_because(self, error: RaftwoodError) -> None:
-        """Tell the peer why, then close."""
+        """Sends the peer the reason, then closes."""
         if not self._is_closing:
             self._end_reason = error.message
             self._send(FrameKind.ERROR, 0, 0, 0, encode_error(error))

@@ -17,8 +17,8 @@ checked against the limit before anything is allocated for it. Frames that fit t
 are copied out of it as `bytes`; a larger one gets a buffer of its own, is received into it directly
 and is handed on as a `memoryview` without a copy.
 
-`FrameBuffers` reuses the buffers of large frames once nobody views them: a new one costs as much as
-the copy of a frame, since it is filled with zeros, page by page.
+`FrameBuffers` reuses the buffers of large frames once no view of them is left: a new one costs as
+much as the copy of a frame, since it is filled with zeros, page by page.
 """
 
 import struct
@@ -38,7 +38,7 @@ _STEPS_BITS: Final = 3
 
 
 class FrameBuffers:
-    """Of one connection."""
+    """The buffers of one connection's large frames."""
 
     __slots__ = ("_spares",)
 
@@ -46,7 +46,7 @@ class FrameBuffers:
         self._spares: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """A buffer with room for so many bytes."""
+        """Returns a buffer with room for `size` bytes."""
         spares = self._spares
         for spare in spares:
             if len(spare) >= size and _is_free(spare):
@@ -61,12 +61,12 @@ class FrameBuffers:
         return made
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drops all buffers."""
         self._spares.clear()
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """A buffer that somebody views does not change its size."""
+    """Whether no view of a buffer exists: a viewed buffer cannot be resized."""
     try:
         last = buffer.pop()
     except BufferError:
@@ -123,7 +123,7 @@ class FrameKind(IntEnum):
     PING = 16
     PONG = 17
     GOAWAY = 18
-    """No new requests, please; those under way are finished."""
+    """The server takes no new requests; those under way are finished."""
 
 
 def append_frame(
@@ -134,7 +134,7 @@ def append_frame(
     argument: int,
     payload: Buffer | list[Buffer],
 ) -> int:
-    """Append a frame's buffers to `parts` and say how many bytes they are.
+    """Appends a frame's buffers to `parts`; returns the frame's size in bytes.
 
     A payload above `JOINED_BYTES_MAX` is not copied: it must not change until it is written. One
     in several pieces comes from `gathered`.
@@ -172,7 +172,7 @@ def _append_pieces(
 
 
 def gathered(payload: Buffer | Sequence[Buffer]) -> tuple[Buffer | list[Buffer], int]:
-    """A payload in one or several buffers, as `append_frame` takes it, and its size in bytes."""
+    """Returns a payload of one or several buffers as `append_frame` takes it, and its size."""
     if isinstance(payload, (bytes, bytearray, memoryview)):
         whole = _as_bytes(payload)
         return whole, len(whole)
@@ -184,7 +184,7 @@ def gathered(payload: Buffer | Sequence[Buffer]) -> tuple[Buffer | list[Buffer],
 
 
 def joined(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer buffers: runs of small ones become one, large ones stay."""
+    """Returns the same bytes in fewer buffers: runs of small ones become one, large ones stay."""
     fewer: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:
@@ -208,28 +208,28 @@ def encode_frame(
     argument: int = 0,
     payload: Buffer = b"",
 ) -> bytes:
-    """One frame in one piece: for handshakes and tests."""
+    """Returns one frame in one piece: for handshakes and tests."""
     parts: list[Buffer] = []
     append_frame(parts, kind, method, request_id, argument, payload)
     return b"".join(parts)
 
 
 def size_of(payload: Buffer) -> int:
-    """Bytes, not items."""
+    """The size in bytes, not items."""
     return len(payload) if type(payload) is bytes else memoryview(payload).nbytes
 
 
 def _as_bytes(payload: Buffer) -> bytes | memoryview:
-    """A view counted in bytes: the length of one with larger items counts items."""
+    """Returns a view of bytes: the length of a view of larger items would count items."""
     view = memoryview(payload)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 class FrameDecoder:
-    """Takes received bytes, gives frames; any input gives frames, nothing yet, or ProtocolError.
+    """Turns received bytes into frames; any input gives frames, nothing yet, or ProtocolError.
 
-    The driver asks `get_buffer`, fills it from the front, and tells `received` how much. After a
-    ProtocolError the connection must be closed: where the next frame begins is unknown.
+    The driver calls `get_buffer`, fills it from the front, and passes the count to `received`.
+    After a ProtocolError the connection must be closed: the start of the next frame is unknown.
     """
 
     __slots__ = (
@@ -266,7 +266,7 @@ class FrameDecoder:
         return self._own is None and self._filled == 0
 
     def widen(self, *, payload_bytes_max: int, receive_bytes: int = RECEIVE_BYTES) -> None:
-        """Allow larger frames, with a larger receive buffer: once the peer is authenticated."""
+        """Allows larger frames, with a larger receive buffer: once the peer is authenticated."""
         self.payload_bytes_max = payload_bytes_max
         if receive_bytes > self._receive_bytes:
             buffer = bytearray(receive_bytes)
@@ -276,14 +276,14 @@ class FrameDecoder:
             self._view = memoryview(buffer)
 
     def get_buffer(self) -> memoryview:
-        """Where the next received bytes go; never empty."""
+        """Returns room for the next received bytes; never empty."""
         own = self._own
         if own is not None:
             return own[self._own_filled :]
         return self._view[self._filled :]
 
     def received(self, count: int) -> list[Frame]:
-        """Take note of `count` bytes put into the buffer, and give the frames now complete."""
+        """Notes `count` bytes put into the buffer; returns the frames now complete."""
         frames: list[Frame] = []
         own = self._own
         if own is not None:
@@ -307,7 +307,7 @@ class FrameDecoder:
 
     def _parse(self, filled: int, frames: list[Frame]) -> None:
         # One copy of the whole piece: slicing bytes is far cheaper than slicing the shared buffer,
-        # and what is left over can move to the front without overlapping.
+        # and the rest can move to the front without overlapping.
         chunk = bytes(self._view[:filled])
         view = memoryview(chunk)
         unpack = _HEADER.unpack_from
@@ -360,7 +360,7 @@ class FrameDecoder:
         return (kind, method, request_id, argument, payload)
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """Copy bytes in and give the frames: for tests and fuzzing, where there is no socket."""
+        """Copies bytes in and returns the frames: for tests and fuzzing, without a socket."""
         frames: list[Frame] = []
         view = memoryview(data)
         while view:

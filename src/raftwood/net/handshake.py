@@ -1,4 +1,4 @@
-"""HELLO: who speaks, and the proof of it, once per connection; as state machines without I/O.
+"""HELLO: identities of both sides and their proof, once per connection; state machines without I/O.
 
     client                                server
     HELLO      identity, nonce      ──▶
@@ -45,17 +45,17 @@ _REFUSED = "the peer's identity or secret is not accepted: check the node id, ro
 
 
 class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a client says it is; without a secret, its TLS certificate must prove it."""
+    """A client's identity; without a secret, its TLS certificate must prove it."""
 
     cluster_id: str
     identity: Identity
     secret: Secret | None = None
     server: Identity | None = None
-    """Whom the client means to reach; None accepts any server that knows the secret."""
+    """The expected server; None accepts any server that knows the secret."""
 
 
 class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a server is, and how it knows its clients: by secret, by certificate, or both."""
+    """A server's identity, and its clients' proofs: secrets, certificates, or both."""
 
     cluster_id: str
     identity: Identity
@@ -96,7 +96,7 @@ class Proof(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PeerLimits(msgspec.Struct, array_like=True, frozen=True):
-    """What the server lets one client have under way, told once in WELCOME."""
+    """What the server lets one client have under way, sent once in WELCOME."""
 
     frame_bytes_max: int
     requests_in_flight_max: int
@@ -105,7 +105,7 @@ class PeerLimits(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True):
-    """The payload of WELCOME; the digest is empty where a certificate was the proof."""
+    """The payload of WELCOME; the digest is empty if a certificate was the proof."""
 
     role: str
     node_id: str
@@ -121,7 +121,7 @@ _decoders: dict[type, Any] = {
 
 
 def decode_message(message: type[_Message], payload: Payload) -> _Message:
-    """One handshake message from its payload, or ProtocolError."""
+    """Decodes one handshake message, or raises ProtocolError."""
     try:
         decoded: _Message = _decoders[message].decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -176,7 +176,7 @@ class ClientHandshake:
         return encode_frame(FrameKind.HELLO, argument=PROTOCOL_VERSION, payload=self._hello)
 
     def received(self, frame: Frame) -> bytes | Welcome:
-        """The bytes to answer with, or the Welcome that ends the handshake; raises a refusal."""
+        """Returns the bytes to answer, or the Welcome that ends the handshake; raises a refusal."""
         kind, payload = frame[0], frame[4]
         if kind == FrameKind.ERROR:
             raise decode_error(payload)
@@ -242,7 +242,7 @@ class ServerHandshake:
         """The largest payload that the peer reads."""
 
     def received(self, frame: Frame) -> bytes:
-        """The bytes to answer with; raises the refusal to tell the peer before closing."""
+        """Returns the bytes to answer; raises the refusal to send before closing."""
         kind, argument, payload = frame[0], frame[3], frame[4]
         if kind == FrameKind.HELLO and self._claimed is None:
             return self._greet(argument, bytes(payload))
@@ -251,7 +251,7 @@ class ServerHandshake:
         raise ProtocolError("the handshake comes first: HELLO, then PROOF, each once")
 
     def _greet(self, version: int, payload: bytes) -> bytes:
-        # The version is judged before the payload is read: a newer HELLO may look different.
+        # The version is checked before the payload is read: a newer HELLO may look different.
         if version != PROTOCOL_VERSION:
             raise UnsupportedVersion(
                 f"the server speaks protocol version {PROTOCOL_VERSION}, the client {version}: "
@@ -282,7 +282,7 @@ class ServerHandshake:
     def _verify(self, proof: Proof) -> bytes:
         claimed, secret_of = self._claimed, self._credentials.secret_of
         secret = secret_of(claimed) if secret_of is not None and claimed is not None else None
-        # An unknown identity is checked against a secret nobody knows, so that it costs the same.
+        # An unknown identity is checked against a random secret, so that the answer takes as long.
         known = secret or Secret(self._random.randbytes(NONCE_BYTES))
         matches = hmac.compare_digest(known.sign(_CLIENT_LABEL + self._transcript), proof.digest)
         if secret is None or not matches:

@@ -1,11 +1,11 @@
-"""HTTP/1.1 on the loop of everything else: an ASGI application behind bounds.
+"""HTTP/1.1 on the same event loop as all else: an ASGI application behind bounds.
 
     listener = await HttpListener.start(application, "127.0.0.1:8080", HttpLimits())
     ...
     await listener.close()
 
-uvicorn's protocol is used without its server, which would take the signals and end the process
-where a port is taken. It may be spoken to as a proxy: of an absolute target the path counts, and
+uvicorn's protocol is used without its server, which would take the signals and end the process if a
+port is taken. A request may have an absolute target, as for a proxy: only its path counts, and
 nothing is ever forwarded.
 """
 
@@ -37,22 +37,22 @@ from raftwood.net.listeners import (
 from raftwood.net.tls_acceptor import PendingHandshake, TlsAcceptor
 
 STOP_S_MAX: Final = 1.0
-"""For answers under way; after it connections are cut."""
+"""The time for answers under way at the end; then connections are cut."""
 HANDSHAKE_S_MAX: Final = 10.0
-"""Of TLS."""
+"""The time for the TLS handshake."""
 LINGER_S_MAX: Final = 5.0
-"""For a client to read why it was refused, while what it still sends is thrown away."""
+"""The time for a refused client to read the reason; what it still sends is dropped."""
 LINGERING_MAX: Final = 64
-"""Connections that do so at a time; more are cut."""
+"""How many refused connections may linger at a time; more are cut."""
 AUTHENTICATED: Final = "raftwood.authenticated"
-"""An application calls this one of the scope's extensions once it knows who the client is."""
+"""The extension of the scope that an application calls once the client has authenticated."""
 
 Explain = Callable[[MutableMapping[str, Any], int, str], tuple[bytes, bytes]]
-"""The content type and the body of an error that the listener answers itself, in the words of the
-API that the scope's path, which may be missing, belongs to."""
+"""Makes the content type and body of an error of the listener itself, in the format of the API to
+which the scope's path belongs; the path may be missing."""
 
 HEAD_PIECE_BYTES: Final = 2 << 10
-"""Parsed at a time: as many requests as have room in it are begun at once."""
+"""Bytes parsed at a time: as many requests as fit in them start at once."""
 BODY_PIECE_BYTES: Final = 16 << 10
 _TURN: Final = TurnLimits(pieces_max=32, slice_pieces_max=4, clock_pieces=1)
 _QUICK_ACK: Final = getattr(socket, "TCP_QUICKACK", None)
@@ -60,7 +60,7 @@ _log = get_logger("http")
 
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client may take of a listener."""
+    """A client's limits at a listener."""
 
     keep_alive_ms: int = 5_000
     """How long a connection without a request is kept."""
@@ -68,16 +68,16 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take to send a request, and as long again to read the answer."""
     connections_max: int = 64
     connections: ConnectionSettings = ConnectionSettings()
-    """The shares of one address, and of those that are not authenticated."""
+    """The shares of one address, and of unauthenticated connections."""
     url_bytes_max: int = 32 << 10
     head_bytes_max: int = 64 << 10
-    """Of a request's headers, and of its first line with them, roughly."""
+    """The rough limit of a request's first line and headers together."""
     request_bytes_max: int = 64 << 20
-    """Of a whole request; an application bounds its bodies further."""
+    """The limit of a whole request; an application bounds its bodies further."""
 
 
 class HttpListener:
-    """Use `start`, and `close` when done."""
+    """Serves an application. Use `start`, and `close` when done."""
 
     def __init__(
         self, listener: asyncio.Server, shared: "_Shared", acceptor: TlsAcceptor | None
@@ -101,7 +101,7 @@ class HttpListener:
         setting: str = "http.listen",
         explain: Explain | None = None,
     ) -> "HttpListener":
-        """Listen on host:port; errors name `setting`, the setting to change."""
+        """Listens on host:port; errors name `setting`, the setting to change."""
         _take_over_logs()
         config = Config(
             application,
@@ -139,7 +139,7 @@ class HttpListener:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Finish answers that are under way, within a bounded time, and let nobody in any more."""
+        """Accepts no more connections, and finishes answers under way within a bounded time."""
         await stop_accepting([self._listener])
         if self._acceptor is not None:
             await self._acceptor.close()
@@ -149,7 +149,7 @@ class HttpListener:
         for connection in list(self._connections):
             connection.transport.abort()
         await self._wait_for_ends()
-        # A request may wait for something longer than its client would.
+        # A request may wait longer for something than its client would.
         for task in list(self._state.tasks):
             task.cancel()
         await self._wait_for_ends()
@@ -165,7 +165,7 @@ def _in_plain_text(_: MutableMapping[str, Any], _status: int, message: str) -> t
 
 
 class _Shared:
-    """What all connections of a listener have in common."""
+    """The common state of all connections of a listener."""
 
     def __init__(self, config: Config, limits: HttpLimits, explain: Explain) -> None:
         self.config = config
@@ -181,7 +181,7 @@ class _Shared:
 
 
 class _AnswerTransport:
-    """The transport as an answer sees it: its end waits for what the client still sends."""
+    """The transport as an answer uses it: its close waits for the rest of the client's bytes."""
 
     def __init__(self, connection: "_Connection") -> None:
         self._connection = connection
@@ -193,12 +193,12 @@ class _AnswerTransport:
 
 
 class _AboveLimit(Exception):
-    """Ends the parsing of a head that is too large."""
+    """Ends the parsing of a head above the limit."""
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's, with what it lacks: caps on connections and sizes, a time for each request, and an
-    end after which the client can still read its answer.
+    """uvicorn's protocol with additions: caps on connections and sizes, a time limit for each
+    request, and a close after which the client can still read its answer.
     """
 
     def __init__(self, shared: _Shared) -> None:
@@ -237,7 +237,7 @@ class _Connection(HttpToolsProtocol):
         if self._lingering is not None:
             self._lingering.cancel()
         super().connection_lost(exc)
-        # It does so itself only where the client ended the connection in order.
+        # uvicorn does this itself only if the client ended the connection in order.
         self._unset_keepalive_if_required()
         self._shared.admission.leave(self)
         self._shared.lingering.discard(self)
@@ -259,7 +259,7 @@ class _Connection(HttpToolsProtocol):
             # The parser keeps a header that has no end.
             self._refuse(*self._head_refusal)
         elif self._received_bytes > limits.request_bytes_max:
-            # An application bounds its bodies; this is what stands between chunks.
+            # An application bounds its bodies; this bounds the bytes between chunks.
             self._refuse(
                 413, f"the request has more than {limits.request_bytes_max} bytes: send it in parts"
             )
@@ -295,7 +295,7 @@ class _Connection(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self.url = _with_path(self.url)
         super().on_headers_complete()
-        # Only now, as what cannot be parsed has no answer under way.
+        # Only now: a request that cannot be parsed has no answer under way.
         self._is_in_head = False
         self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
 
@@ -309,7 +309,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """The parser gave up: uvicorn calls this."""
+        """Called by uvicorn if the parser failed."""
         (status, message), self._refusal = self._refusal, (400, "")
         self._refuse(status, message or msg)
 
@@ -317,26 +317,26 @@ class _Connection(HttpToolsProtocol):
         self._shared.admission.authenticated(self)
 
     def make_room(self) -> None:
-        """A newcomer displaces it."""
+        """Closes this connection: a newcomer displaces it."""
         if self._is_in_request and self._lingering is None:
             self._refuse(503, DISPLACED)
         else:
             self.transport.close()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application, and end."""
+        """Answers instead of the application, and closes."""
         if self._lingering is not None or self.transport.is_closing():
             return
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._is_in_head or self.pipeline or cycle.response_started:
-                # The answer to another request, or a part of this one's, is on its way.
+                # The answer to another request, or part of this one's, is already under way.
                 self.transport.abort()
                 return
             cycle.disconnected = True
             cycle.message_event.set()
         elif not self._is_in_head:
-            # It was answered before it was whole.
+            # The answer came before the whole request.
             self._linger()
             return
         self._write_refusal(status, message)
@@ -355,16 +355,16 @@ class _Connection(HttpToolsProtocol):
         )
 
     def end(self) -> None:
-        """The last answer is written: close, at once where the client has sent all it wants."""
+        """Closes after the last answer, at once if the client has sent all of its request."""
         if self._is_in_request:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Throw away what the client still sends until it has read its answer, within bounds.
+        """Drops what the client still sends until it has read its answer, within bounds.
 
-        Closed with bytes unread, the connection would be reset, and the answer lost.
+        A close with unread bytes would reset the connection, and lose the answer.
         """
         lingering = self._shared.lingering
         if self.transport.is_closing() or self._lingering is not None:
@@ -380,14 +380,14 @@ class _Connection(HttpToolsProtocol):
         self._lingering = self.loop.call_later(seconds, self.transport.abort)
         self._received_bytes = 0
         if self.scheme == "http":
-            # TLS knows no half of a connection; there the length of the answer tells its end.
+            # TLS has no half-closed connections; there the answer's length marks its end.
             self.transport.write_eof()
         self.flow.resume_reading()
         self._stop_receiving()
 
     def on_response_complete(self) -> None:
         if self._lingering is not None:
-            # It was the last one: requests that wait behind it are not begun.
+            # This was the last request: those waiting behind it are not started.
             self.pipeline.clear()
         else:
             super().on_response_complete()
@@ -399,12 +399,12 @@ class _Connection(HttpToolsProtocol):
         self._start_sending()
 
     def _ask_for_the_rest(self) -> None:
-        # Some clients send the body only once the head was acknowledged, which else takes 40 ms.
+        # Some clients send the body only after the head is acknowledged, otherwise 40 ms later.
         if _QUICK_ACK is not None and not self.transport.is_closing():
             self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def _start_receiving(self) -> None:
-        # A client that sends a byte now and then would hold its place for ever.
+        # A client that sends a byte now and then would otherwise hold its place for ever.
         if self._receiving is None:
             seconds = self._limits.request_ms / 1000
             self._receiving = self.loop.call_later(seconds, self.transport.abort)
@@ -431,7 +431,7 @@ class _Connection(HttpToolsProtocol):
 
 
 class _PacedFlow(FlowControl):
-    """Reading goes on with what has come already, and not at once with more."""
+    """Resumes with the bytes received already before it reads more."""
 
     def __init__(self, transport: asyncio.Transport, go_on: Callable[[], None]) -> None:
         super().__init__(transport)
@@ -444,8 +444,8 @@ class _PacedFlow(FlowControl):
 
 
 class _PacedConnection(_Connection):
-    """Parses what comes a piece at a time, in its turns (see `listeners`). Nothing is parsed, and
-    nothing more is read, while the application has not taken a body or answered the last request.
+    """Parses received bytes a piece at a time, in its turns (see `listeners`). Parses and reads
+    nothing while the application has not taken a body or answered the last request.
     """
 
     def __init__(self, shared: _Shared) -> None:
@@ -471,7 +471,7 @@ class _PacedConnection(_Connection):
         super().connection_lost(exc)
 
     def _read(self) -> None:
-        """A slice of a turn."""
+        """Parses in a slice of a turn."""
         at, unread, transport = 0, self._unread, self.transport
         while (
             at < len(unread)
@@ -484,7 +484,7 @@ class _PacedConnection(_Connection):
             at = end
         self._unread = b"" if transport.is_closing() else unread[at:]
         if self.flow.read_paused:
-            # The client does not take long now, the application does.
+            # The application is slow now, not the client.
             self._stop_receiving()
         elif self._unread:
             self._read_later()
@@ -505,7 +505,7 @@ class _PacedConnection(_Connection):
 
 
 def _with_path(target: bytes) -> bytes:
-    """An absolute target may lack its path, which then is `/`."""
+    """Completes an absolute target without a path by `/`."""
     scheme, found, rest = target.partition(b"://")
     if not found:
         return target
@@ -514,7 +514,7 @@ def _with_path(target: bytes) -> bytes:
 
 
 class _LogBridge(logging.Handler):
-    """uvicorn's lines as ours; what clients do wrong is no warning to whoever runs the server."""
+    """Passes uvicorn's log lines to ours; clients' mistakes are no warnings for the operator."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR:

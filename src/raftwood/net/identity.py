@@ -53,7 +53,7 @@ def identity_of_certificate(certificate: Mapping[str, Any] | None, *, cluster_id
 STORE_ROLE = "store"
 CLIENT_ROLE = "client"
 READER_ROLE = "reader"
-"""A client that may change nothing."""
+"""The role of clients that may not change anything."""
 OPERATOR_ROLE = "operator"
 
 
@@ -62,12 +62,12 @@ def store_identity(store: int) -> Identity:
 
 
 def store_of(peer: Identity) -> int:
-    """The number of the store that speaks; the handshake has proved the identity."""
+    """The number of the store that is the peer; the handshake has proved its identity."""
     return int(peer.node_id)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of an address such as 127.0.0.1:7001."""
+    """Splits an address such as 127.0.0.1:7001 into host and port."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise InvalidInput(f"{address!r} is no address: give host:port, such as 127.0.0.1:7001")

@@ -6,12 +6,12 @@ from raftwood.base.names import FRAME_BYTES_MAX
 from raftwood.base.settings import ConnectionSettings
 
 HANDSHAKE_BYTES_MAX = 1 << 10
-"""The largest payload read from a peer that has not proved who it is."""
+"""The largest payload read from a peer that is not authenticated."""
 
 URGENT_REQUESTS_MAX = 16
-"""Requests of urgent methods that a connection may have under way where others have to wait."""
+"""Urgent requests that a connection may have under way while others must wait."""
 URGENT_BYTES_MAX = 256 << 10
-"""A larger request waits as all others do, whatever its method."""
+"""A larger request waits like all others, whatever its method."""
 URGENT_TASKS_MAX = 256
 """Per server: tasks of urgent methods beyond `handler_tasks_max`."""
 
@@ -51,7 +51,7 @@ class ServerLimits(ConnectionLimits, frozen=True, kw_only=True):
     connections_max: int = 1_024
     """Per server, authenticated or not."""
     connections: ConnectionSettings = ConnectionSettings()
-    """The shares of one address, and of those that are not authenticated."""
+    """The shares of one address, and of unauthenticated connections."""
     handler_tasks_max: int = 4_096
     """Per server: async handlers and streams under way; beyond it a request is Overloaded."""
     requests_in_flight_max: int = 1_024

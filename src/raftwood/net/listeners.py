@@ -1,5 +1,4 @@
-"""What every listener does for its connections: admission, fair shares of the loop, an orderly
-stop.
+"""Rules for the connections of every listener: admission, fair shares of the loop, orderly stop.
 
 **Admission.** Bounds on the connections of one address, and of all that have not logged in:
 
@@ -10,17 +9,18 @@ stop.
     admission.leave(connection)
 
 Opening a connection costs a client next to nothing. Without these bounds a client that opens as
-many as a listener takes, and says nothing on them, keeps all others out until each of its
+many as a listener takes, and sends nothing on them, keeps all others out until each of its
 connections has run into a timeout. So a newcomer is let in nevertheless, and displaces the oldest
 connection that has not logged in, of the address that has most of these: an honest client logs in
-at once. One that has logged in is never displaced. These are pure rules: the listener closes what
-is displaced, in the words of its protocol.
+at once. A connection that has logged in is never displaced. These are pure rules: the listener
+closes the displaced connection, in the words of its protocol.
 
 **Fair shares.** A client may send as much at once as it likes; a turn of the loop works for it only
-so long. Else one deep pipeline would hold the loop for seconds, and with it other clients, and the
-heartbeats that keep this process's leases. So a turn's work for the clients of a listener is
-bounded in pieces (commands, frames, bytes: the listener's unit) and in time. A connection with more
-to do is not read meanwhile, and goes on in a later turn, behind all others that wait:
+for a limited time. Otherwise one deep pipeline would hold the loop for seconds, and with it other
+clients, and the heartbeats that keep this process's leases. So a turn's work for the clients of a
+listener is bounded in pieces (commands, frames, bytes: the listener's unit) and in time. A
+connection with more to do is not read meanwhile, and goes on in a later turn, behind all others
+that wait:
 
     def data_received(self, data):                  # or buffer_updated
         self._waiting += requests_in(data)
@@ -69,16 +69,16 @@ from raftwood.net.connection import NEVER
 BOUND_MIN: Final = 16
 """A share of a small listener is no less: a browser alone opens six connections."""
 _IPV6_NETWORK_BITS: Final = 64
-"""A client with one IPv6 address usually has the whole network of so many bits."""
+"""A client with one IPv6 address usually has the whole network with a prefix this long."""
 
 C = TypeVar("C")
 
 
 class AdmissionDecision(msgspec.Struct, Generic[C], frozen=True, gc=False):
-    """What became of a newcomer: it is in, unless `refusal` says why not."""
+    """The decision about a newcomer: it is in, unless `refusal` says why not."""
 
     displaced: C | None = None
-    """Is to be closed; it counts no more."""
+    """The connection to close; it no longer counts."""
     refusal: str = ""
 
 
@@ -95,7 +95,7 @@ class ConnectionAdmission(Generic[C]):
         self._addresses: dict[C, str] = {}
         self._counts: dict[str, int] = {}
         self._unauthenticated: dict[str, dict[C, None]] = {}
-        """By address, the oldest first."""
+        """Connections by address, the oldest first."""
         self._unauthenticated_count = 0
 
     @property
@@ -107,7 +107,7 @@ class ConnectionAdmission(Generic[C]):
         return self._unauthenticated_count
 
     def enter(self, connection: C, address: str) -> AdmissionDecision[C]:
-        """Let a newcomer in, at another's cost where a bound is reached."""
+        """Admits a newcomer, at the cost of another connection if a bound is reached."""
         address = _network(address)
         is_address_full = self._counts.get(address, 0) >= self.address_max
         reason = ""
@@ -120,7 +120,7 @@ class ConnectionAdmission(Generic[C]):
         displaced = None
         if reason:
             self.dropped[reason] += 1
-            # An address that has all it may have pays itself.
+            # An address at its own limit loses one of its own connections.
             of_address = self._unauthenticated.get(address)
             victims = of_address if is_address_full else self._of_busiest_address()
             if not victims:
@@ -134,7 +134,7 @@ class ConnectionAdmission(Generic[C]):
         return AdmissionDecision(displaced)
 
     def authenticated(self, connection: C) -> None:
-        """The client has shown who it is: from now on its connection is its own."""
+        """Notes that the client has logged in: its connection can no longer be displaced."""
         address = self._addresses.get(connection)
         if address is None or (of_address := self._unauthenticated.get(address)) is None:
             return
@@ -145,7 +145,7 @@ class ConnectionAdmission(Generic[C]):
                 del self._unauthenticated[address]
 
     def leave(self, connection: C) -> None:
-        """It ended, was displaced, or never got in."""
+        """Removes a connection that ended, was displaced, or was never admitted."""
         self.authenticated(connection)
         address = self._addresses.pop(connection, None)
         if address is not None:
@@ -154,7 +154,7 @@ class ConnectionAdmission(Generic[C]):
                 del self._counts[address]
 
     def count_in(self, metrics: Metrics, listener: str) -> None:
-        """Show what was dropped, and how many have not logged in."""
+        """Registers metrics: dropped connections, and those that have not logged in."""
         for reason in self.dropped:
             metrics.pull_counter(
                 "connections_dropped_total",
@@ -170,7 +170,7 @@ class ConnectionAdmission(Generic[C]):
         )
 
     def _of_busiest_address(self) -> dict[C, None] | None:
-        # Linear in addresses, of which there are no more than may be unauthenticated.
+        # Linear in addresses, which are at most as many as unauthenticated connections.
         return max(self._unauthenticated.values(), key=len, default=None)
 
     def _refusal(self, reason: str) -> str:
@@ -192,7 +192,7 @@ DISPLACED: Final = (
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """The peer's; empty where the system tells none."""
+    """The peer's address; empty if the system does not know it."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
@@ -202,7 +202,7 @@ def _share(connections_max: int, percent: int) -> int:
 
 
 def _network(address: str) -> str:
-    """The address itself, or the network of one of IPv6."""
+    """The address itself, or for IPv6 its network."""
     if ":" not in address:
         return address
     try:
@@ -218,17 +218,17 @@ Work: TypeAlias = Callable[[], None]
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What all clients of a listener may take of one turn of the loop; both halves together."""
+    """How much of one turn of the loop all clients of a listener may take, in two halves."""
 
     pieces_max: int = 1_024
-    """Each half has one slice more at the most."""
+    """The limit of a turn; each half may exceed its share by one slice."""
     slice_pieces_max: int = 64
-    """Of one connection, before the next one has its slice."""
+    """The limit of one connection's slice, before the next one's."""
     clock_pieces: int = 16
-    """Between two looks at the clock."""
+    """Pieces between two looks at the clock."""
     turn_ms: int = 2
     rest_ms: int = 5
-    """Between two slices while what they lead to (a disk, say) is behind."""
+    """The pause between two slices while the system behind them (a disk, say) lags."""
 
 
 class FairScheduler:
@@ -237,7 +237,7 @@ class FairScheduler:
     def __init__(
         self, limits: TurnLimits | None = None, *, is_behind: Callable[[], bool] = lambda: False
     ) -> None:
-        """While it `is_behind`, connections that wait have one slice for each rest, and no more."""
+        """While `is_behind` returns true, waiting connections get one slice per rest."""
         self.limits = limits = limits or TurnLimits()
         self._is_behind = is_behind
         self._loop = asyncio.get_running_loop()
@@ -249,13 +249,13 @@ class FairScheduler:
         self._slice_left = 0
         self._clock_left = 0
         self._half_left = 0
-        """Pieces of the half that is under way."""
+        """Pieces left in the present half."""
         self._half_ends = 0.0
         self._urgent_slice_left = 0
         self._urgent_left = 0
-        """Urgent pieces that the half under way may still do."""
+        """Urgent pieces left in the present half."""
         self._urgent_ends = NEVER
-        """Set by the half's first urgent piece: time that clients took before does not count."""
+        """Set by the half's first urgent piece: time spent on clients before does not count."""
 
     @property
     def queue_length(self) -> int:
@@ -263,7 +263,7 @@ class FairScheduler:
         return len(self._queue) + len(self._urgent_queue)
 
     def begin(self) -> bool:
-        """Begin a slice for what has just come; False where this turn has no room for it."""
+        """Begins a slice for new bytes; returns False if this turn has no room for it."""
         now = self._loop.time()
         if self._half_left <= 0 or now >= self._half_ends:
             if self._is_next_due:
@@ -275,10 +275,10 @@ class FairScheduler:
         return True
 
     def take(self, wanted: int = 1) -> int:
-        """How many pieces the slice that was begun may do now; 0: go on in a later turn.
+        """Returns how many pieces the present slice may do now; 0: go on in a later turn.
 
-        A slice gets at least `clock_pieces`, so that each connection gets on, and is not cut short
-        for being the last one of a turn.
+        A slice gets at least `clock_pieces`, so that each connection makes progress, and is not cut
+        short for being the last one of a turn.
         """
         if self._clock_left <= 0:
             if self._slice_left <= 0:
@@ -294,7 +294,7 @@ class FairScheduler:
         return count
 
     def look_again(self, unused: int = 0) -> None:
-        """What was just done may have taken long: have the clock looked at before the next piece.
+        """Has the clock read before the next piece, since the last one may have taken long.
 
         `unused` pieces were taken and not done.
         """
@@ -303,14 +303,14 @@ class FairScheduler:
         self._half_left += unused
 
     def begin_urgent(self) -> None:
-        """Begin a slice for what has just come and is urgent; other slices go on after it."""
+        """Begins a slice for new urgent bytes; other slices go on after it."""
         if not self._is_next_due:
             self._begin_half(self._loop.time())
             self._expect_next()
         self._urgent_slice_left = self.limits.clock_pieces
 
     def take_urgent(self) -> bool:
-        """Whether an urgent piece may be done now; else it waits for a later turn."""
+        """Whether an urgent piece may be done now; otherwise it waits for a later turn."""
         if self._urgent_slice_left <= 0 or self._urgent_left <= 0:
             return False
         now = self._loop.time()
@@ -325,18 +325,18 @@ class FairScheduler:
         return True
 
     def queue(self, work: Work, *, urgent: bool = False) -> None:
-        """Call this once, in a slice of a later turn; in the order of calls to `queue`."""
+        """Calls `work` once, in a slice of a later turn; in the order of calls to `queue`."""
         (self._urgent_queue if urgent else self._queue)[work] = None
         if urgent or self._rest is None:
             self._expect_next()
 
     def forget(self, work: Work) -> None:
-        """It is not called any more."""
+        """Removes queued work."""
         self._queue.pop(work, None)
         self._urgent_queue.pop(work, None)
 
     async def pause(self) -> None:
-        """For tasks, before each slice: returns in a turn that has room for it."""
+        """Waits for a slice: tasks call this before each; returns in a turn with room for it."""
         if self.begin():
             self._half_left -= self.limits.slice_pieces_max
             return
@@ -351,7 +351,7 @@ class FairScheduler:
         await turn
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Drops all queued work."""
         self._queue.clear()
         self._urgent_queue.clear()
         if self._rest is not None:
@@ -373,7 +373,7 @@ class FairScheduler:
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """A turn begins: those that wait come first, in slices, for half of it."""
+        """Begins a turn: waiting connections come first, in slices, for half of it."""
         self._is_next_due = False
         is_resting = self._rest is not None
         if not self._urgent_queue and (is_resting or not self._queue):
@@ -384,17 +384,17 @@ class FairScheduler:
             if not is_resting:
                 self._serve()
         finally:
-            # What has just come has a half of its own.
+            # New bytes have a half of their own.
             self._begin_half(self._loop.time())
             self._expect_next()
 
     def _serve_urgent(self) -> None:
         queue = self._urgent_queue
-        # Each once: what it queues again may lack something else than a turn.
+        # Each once: work that queues itself again may lack something other than a turn.
         for work in list(queue):
             if self._urgent_left <= 0 or self._loop.time() >= self._urgent_ends:
                 return
-            # One before it may have had it forgotten.
+            # Earlier work may have removed it.
             if work in queue:
                 del queue[work]
                 self._urgent_slice_left = self.limits.clock_pieces
@@ -407,9 +407,9 @@ class FairScheduler:
         is_behind = self._is_behind()
         if is_behind:
             self._rest = self._loop.call_later(self.limits.rest_ms / 1000, self._rested)
-        # One slice at the least, however long what was urgent took.
+        # At least one slice, however long urgent work took.
         while queue:
-            # What it queues again is behind all others, and may still come round in this turn.
+            # Work that it queues again is behind all others, and may still come round in this turn.
             work = next(iter(queue))
             del queue[work]
             self._begin_slice()
@@ -427,15 +427,15 @@ _TURNS_TO_ACCEPT: Final = 4
 
 
 async def stop_accepting(listeners: Iterable[asyncio.Server]) -> None:
-    """Close listeners; when it returns, each connection that they accepted has its protocol.
+    """Closes listeners; when it returns, each connection that they accepted has its protocol.
 
-    asyncio makes a connection's transport a turn after it was accepted, and fails to where the
-    listener was closed in between: nobody would serve such a connection, or ever close it. So they
-    stop to accept first, and are closed once what they accepted shows up.
+    asyncio creates a connection's transport a turn after it accepted it, and fails if the listener
+    was closed in between: that connection would never be served or closed. So the listeners first
+    stop accepting, and are closed once all accepted connections have appeared.
     """
     listeners = list(listeners)
     loop = asyncio.get_running_loop()
-    # Other loops (uvloop, the simulation) accept in one turn.
+    # Other loops (uvloop, the simulation) accept within one turn.
     if isinstance(loop, asyncio.SelectorEventLoop):
         for listener in listeners:
             for each in listener.sockets:

@@ -1,8 +1,8 @@
 """The numbers of all RPC methods, in one table: a number on the wire means one method for ever.
 
 A new method takes the next number of its group; a number that was released is never used again.
-0 to 15 are free for tests and examples. Processes of release 0.1.0 know all numbers but those that
-say otherwise here: a server answers a number that it does not know with `NotFound`.
+0 to 15 are free for tests and examples. Processes of release 0.1.0 know all numbers except those
+marked as newer: a server answers an unknown number with `NotFound`.
 """
 
 from enum import IntEnum

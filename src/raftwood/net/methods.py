@@ -8,8 +8,8 @@ msgspec structs through `TypedMethod`. A `Call` is one request under way as its 
   The hot path: it costs no task, so it must not block.
 - `task`: a coroutine; its result is the response, in one buffer or several.
 - `stream`: an async iterator; each item goes out as the client's credit allows.
-- `one_way`: a plain function called from the receive callback, with the sender of the message.
-  Nothing is answered: where the message cannot be taken, the connection is closed.
+- `one_way`: a plain function called from the receive callback, with the sender of the message. It
+is never answered: if the handler cannot take the message, the connection is closed.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ class Call:
     ) -> None:
         self._session: ServerConnection | None = session
         self.peer = peer
-        """Who asks; proved by the handshake."""
+        """The client's identity, proved by the handshake."""
         self.request_id = request_id
         self.deadline = deadline
-        """By the loop's time; infinity where the client set none."""
+        """In the loop's time; infinity if the client set none."""
         self.size = size
         self.is_urgent = False
         """Whether it counts against the bound on urgent requests."""
@@ -57,22 +57,22 @@ class Call:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody still waits: not answered, cancelled, expired or disconnected."""
+        """Whether the client still waits: not answered, cancelled, expired or disconnected."""
         return self._session is not None
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client does not take what was answered to it so far."""
+        """Whether the client lags in taking earlier answers."""
         return self._session is not None and self._session.is_congested
 
     def remaining_ms(self) -> int | None:
-        """Until the deadline; None where the client set none."""
+        """The time until the deadline; None if the client set none."""
         if self.deadline == NEVER:
             return None
         return max(0, int((self.deadline - asyncio.get_running_loop().time()) * 1000))
 
     def reply(self, payload: Buffer | Sequence[Buffer] = b"") -> None:
-        """Answer, with one buffer or several; those above 8 kB are sent without a copy and must not
+        """Answers with one buffer or several; those above 8 kB are sent without a copy and must not
         change any more.
         """
         session = self._session
@@ -81,21 +81,21 @@ class Call:
             session.answer(self, payload)
 
     def fail(self, error: RaftwoodError) -> None:
-        """Answer with an error: its code, message and `wire_fields` travel, nothing else."""
+        """Answers with an error: only its code, message and `wire_fields` travel."""
         session = self._session
         if session is not None:
             self._session = None
             session.refuse(self, error)
 
     def close(self) -> None:
-        """Forget the client: it cancelled, the deadline passed or the connection ended."""
+        """Drops the call: the client cancelled, the deadline passed or the connection ended."""
         self._session = None
         if self.task is not None:
             self.task.cancel()
 
 
 class StreamCall(Call):
-    """A request whose answer is a stream; what the client has not asked for yet is not sent."""
+    """A request with a streamed answer; sends no more than the client has granted credit for."""
 
     is_stream = True
     __slots__ = ("_waiter", "credit")
@@ -113,7 +113,7 @@ class StreamCall(Call):
         self._waiter: asyncio.Future[None] | None = None
 
     async def send(self, item: Buffer) -> None:
-        """Send one item as soon as the client has room and the connection is not congested."""
+        """Sends one item as soon as the client has room and the connection is not congested."""
         while self._session is not None and (self.credit <= 0 or self._session.is_congested):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -138,11 +138,11 @@ OneWayHandler: TypeAlias = Callable[[Identity, Payload], None]
 
 
 class Method:
-    """A method with raw payloads; `roles` are those that may call it, or None for every peer.
+    """A method with raw payloads; only `roles` may call it, or every peer if None.
 
     An `urgent` method renews a lease or is a heartbeat. The client sends it, and the server begins
-    it, before requests that wait, within the bounds of `listeners` and `limits`. Its requests must
-    be small and rare.
+    it, before waiting requests, within the bounds of `listeners` and `limits`. Its requests must be
+    small and rare.
     """
 
     __slots__ = ("is_urgent", "name", "number", "roles")
@@ -248,7 +248,7 @@ class Service:
         method: TypedMethod[Request, Response],
         handler: Callable[[Call, Request], Coroutine[Any, Any, Response]],
     ) -> None:
-        """A coroutine from struct to struct."""
+        """Registers a coroutine that takes and returns structs."""
 
         async def run(call: Call, payload: Payload) -> bytes:
             return method.encode(await handler(call, method.decode_request(payload)))
@@ -264,7 +264,7 @@ class Service:
         self._entries[number] = entry
 
     def entries_for(self, role: str) -> Mapping[int, HandlerEntry]:
-        """The table as peers of one role see it, so that no request needs a permission check."""
+        """The table for peers of one role, so that no request needs a permission check."""
         return {
             number: entry
             if entry.method.roles is None or role in entry.method.roles

@@ -63,9 +63,9 @@ class ServerConnection(FramedConnection):
 
     A request above the limits waits in a backlog, and reading pauses until it was begun. Reading
     also pauses while the peer does not take its responses. At the limits, but not above them,
-    reading goes on: a client that keeps to them must still be heard when it cancels, grants credit
-    or pings. Requests also wait in the backlog when they are more than a turn of the loop has room
-    for (see `listeners`).
+    reading goes on: a client that keeps to them must be able to cancel, grant credit or ping.
+    Requests also wait in the backlog if they are more than a turn of the loop has room for (see
+    `listeners`).
 
     One-way messages never wait, for raft's leases and elections hang on them. They end when their
     handler returns, so they count against no limit on requests. They use up room in the turn, so
@@ -85,7 +85,7 @@ class ServerConnection(FramedConnection):
         self._peer_frame_bytes_max = 0
         self._entries: dict[int, HandlerEntry] = {}
         self._calls: dict[int, Call] = {}
-        """Requests under way, streams among them."""
+        """Requests under way, including streams."""
         self._stream_count = 0
         self._bytes_in_flight = 0
         self._backlog: deque[tuple[Frame, float]] = deque()
@@ -99,7 +99,7 @@ class ServerConnection(FramedConnection):
         self._request_at = self._received_at
         self._sweep = DeadlineSweep(self._loop, self._expire)
 
-    # Beginning and end.
+    # Start and end.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -152,7 +152,7 @@ class ServerConnection(FramedConnection):
             self.drain()
 
     def make_room(self) -> None:
-        """A newcomer displaces it."""
+        """Closes this connection: a newcomer displaces it."""
         self._close_because(Overloaded(DISPLACED))
 
     def _stop_handshake_timer(self) -> None:
@@ -161,7 +161,7 @@ class ServerConnection(FramedConnection):
             self._handshake_timer = None
 
     def drain(self) -> None:
-        """Ask the client to go elsewhere; what it has under way is finished."""
+        """Asks the client to go elsewhere; its requests under way are finished."""
         if self._peer is None:
             self._close_because(ShuttingDown("the server shuts down"))
         elif not self._is_draining:
@@ -169,7 +169,7 @@ class ServerConnection(FramedConnection):
             self._send(FrameKind.GOAWAY, 0, 0, 0, b"")
 
     def cut(self) -> None:
-        """Close now, whatever is under way."""
+        """Closes now, whatever is under way."""
         for call in list(self._calls.values()):
             # Not `ShuttingDown`: the client would take that for a request that was not carried out.
             call.fail(ConnectionLost("the server shut down before this was finished"))
@@ -199,7 +199,7 @@ class ServerConnection(FramedConnection):
             if self._is_draining:
                 self._close()
                 return
-            # The client closes; only one that does not is closed when this comes round again.
+            # The client closes; a client that does not is closed when this comes round again.
             self.drain()
         super()._watch()
         if is_idle and self._watch_timer is not None and not self._is_draining:
@@ -228,7 +228,7 @@ class ServerConnection(FramedConnection):
                 turns.take()
                 self._take(frame[1], frame[4])
             elif backlog and frame[0] == FrameKind.CREDIT and frame[2] not in self._calls:
-                # Of a stream that is not begun: it comes behind its request.
+                # It belongs to a stream that is not begun: it is queued behind its request.
                 backlog.append((frame, arrived))
             else:
                 self._control(frame)
@@ -250,7 +250,7 @@ class ServerConnection(FramedConnection):
         )
 
     def _take(self, number: int, payload: Payload) -> None:
-        """Hand on a one-way message; nobody waits for an answer, so what is wrong closes."""
+        """Handles a one-way message; it has no answer, so an error closes the connection."""
         assert self._peer is not None
         self._request_at = self._received_at
         if self._is_draining:
@@ -296,7 +296,7 @@ class ServerConnection(FramedConnection):
             self._keep(call, entry)
 
     def _keep(self, call: Call, entry: HandlerEntry) -> None:
-        """Count a call that was not answered at once against deadline and limits."""
+        """Counts an unanswered call against deadline and limits."""
         if entry.method.is_urgent:
             call.is_urgent = True
             self._urgent_count += 1
@@ -312,7 +312,7 @@ class ServerConnection(FramedConnection):
         deadline: float,
         payload: Payload,
     ) -> None:
-        """Requests for a task or a stream, and those that are refused."""
+        """Begins requests that need a task or a stream, and refuses bad ones."""
         assert self._peer is not None
         is_stream = entry is not None and entry.mode is HandlerMode.STREAM
         size = len(payload)
@@ -358,7 +358,7 @@ class ServerConnection(FramedConnection):
                 assert_never(entry.mode)
 
     async def _run(self, entry: HandlerEntry, call: Call, payload: Payload) -> None:
-        """The task of one request: whatever its handler does, the connection survives."""
+        """Runs one request's task: the connection survives whatever the handler does."""
         try:
             if isinstance(call, StreamCall):
                 async with contextlib.aclosing(entry.handler(call, payload)) as items:
@@ -415,7 +415,7 @@ class ServerConnection(FramedConnection):
     # Answering.
 
     def answer(self, call: Call, payload: Buffer | Sequence[Buffer]) -> None:
-        """Send a call's response, or the end of its stream."""
+        """Sends a call's response, or the end of its stream."""
         self._release(call)
         if call.is_stream:
             self._send(FrameKind.STREAM_END, 0, call.request_id, 0, b"")
@@ -462,7 +462,7 @@ class ServerConnection(FramedConnection):
 
     @property
     def is_congested(self) -> bool:
-        """Whether the peer does not take what was written."""
+        """Whether the peer does not take written bytes."""
         return self._write_is_paused
 
     def _congestion_changed(self) -> None:
@@ -491,7 +491,7 @@ class ServerConnection(FramedConnection):
         )
 
     def _resume(self) -> None:
-        """A slice of a turn: take up the backlog as far as there is room; at its end, read on."""
+        """Takes up the backlog as far as there is room, in a slice of a turn; then reads on."""
         self._resume_is_due = False
         if self._transport is None or self._is_closing:
             return
@@ -512,7 +512,7 @@ class ServerConnection(FramedConnection):
         self._read_on()
 
     def _resume_urgent(self) -> None:
-        """An urgent slice of a turn."""
+        """Takes up urgent requests in a slice of a turn."""
         if self._transport is None or self._is_closing:
             return
         try:
@@ -523,7 +523,7 @@ class ServerConnection(FramedConnection):
         self._read_on()
 
     def _begin_urgent(self) -> None:
-        """Begin urgent requests that wait, as far as there is room for them."""
+        """Begins waiting urgent requests, as far as there is room for them."""
         turns = self._server.turns
         while self._urgent and self._has_urgent_room():
             if not turns.take_urgent():
@@ -532,7 +532,7 @@ class ServerConnection(FramedConnection):
             self._begin_in_time(*self._urgent.popleft())
 
     def _has_urgent_room(self) -> bool:
-        """A call that ends makes some, and so does a peer that takes its answers."""
+        """Whether an urgent request may begin; ended calls and taken answers make room."""
         return not self._write_is_paused and self._urgent_count < URGENT_REQUESTS_MAX
 
     def _begin_in_time(self, frame: Frame, arrived: float) -> None:
@@ -552,7 +552,7 @@ class ServerConnection(FramedConnection):
 
 DRAIN_TIMEOUT_MS = 10_000
 CANCEL_TIMEOUT_S = 5.0
-"""How long cancelled handlers may take to end before `close` goes on without them."""
+"""How long `close` waits for cancelled handlers to end."""
 
 _TURN = TurnLimits(pieces_max=512, slice_pieces_max=128)
 """A piece is a frame."""
@@ -587,7 +587,7 @@ class Server:
     async def listen(
         self, host: str = "127.0.0.1", port: int = 0, *, tls: ServerTls | None = None
     ) -> int:
-        """Accept connections; answers the port, which the system chooses where it was 0."""
+        """Accepts connections; returns the port, which the system chooses if 0 was given."""
         loop = asyncio.get_running_loop()
         make: Callable[[], asyncio.BaseProtocol] = self._session
         if tls is not None:
@@ -615,10 +615,10 @@ class Server:
         reserve = URGENT_TASKS_MAX if is_urgent else 0
         return len(self._tasks) < self.limits.handler_tasks_max + reserve
 
-    # For sessions.
+    # Called by connections.
 
     def admit(self, session: ServerConnection, address: str) -> RaftwoodError | None:
-        """Take note of a new connection, which `close` waits for, and say whether it may stay."""
+        """Registers a new connection, which `close` waits for; returns an error to refuse it."""
         self._sessions[session] = None
         self._is_empty.clear()
         if self.is_draining:
@@ -635,7 +635,7 @@ class Server:
             self._is_empty.set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a handler's task; it is cancelled and awaited at the latest by `close`."""
+        """Starts a handler's task; `close` cancels and awaits it at the latest."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._forget_task)
@@ -647,15 +647,15 @@ class Server:
     # The end.
 
     async def close(self, drain_timeout_ms: int = DRAIN_TIMEOUT_MS) -> None:
-        """Stop accepting, tell clients to go, finish what is under way in time, then close."""
+        """Stops accepting, asks clients to go, finishes requests in time, then closes."""
         self.is_draining = True
         await stop_accepting(self._listeners)
         for acceptor in self._acceptors:
             await acceptor.close()
         for session in list(self._sessions):
             session.drain()
-        # Not asyncio.timeout: before Python 3.11.3 it ends this early where the task that closes
-        # was itself cancelled, which is how most servers end.
+        # Not asyncio.timeout: before Python 3.11.3 it ends this early if the closing task was
+        # itself cancelled, which is how most servers end.
         loop = asyncio.get_running_loop()
         cutting = loop.call_later(drain_timeout_ms / 1000, self._cut_all)
         try:

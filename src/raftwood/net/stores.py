@@ -1,9 +1,9 @@
-"""The stores of a cluster as a client knows them: discovery, connections, leaders.
+"""A client's view of a cluster's stores: discovery, connections, leaders.
 
-`discover` starts from addresses alone: each server that answers says which store it is, and which
-others it knows. A server proves that it knows the clients' secret. That it is one certain store it
-could not prove either way, as the secret is the same for all of them; with TLS the host's name is
-checked as well. `Stores.ask_until_answered` follows a group's leader with one request.
+`discover` starts from addresses alone: each server that answers sends its store number and the
+other stores it knows. A server proves that it knows the clients' secret. It could not prove its
+number, as all stores share the secret; with TLS the host's name is checked as well.
+`Stores.ask_until_answered` follows a group's leader with one request.
 """
 
 import asyncio
@@ -40,22 +40,22 @@ from raftwood.net.channel import Connector
 from raftwood.net.identity import CLIENT_ROLE, split_address, store_identity, store_of
 
 ATTEMPT_MS: Final = 2_000
-"""After so long without an answer another store is asked, and twice as long each time after that:
+"""After this long without an answer another store is asked, and twice as long each time after that:
 an attempt has to outlast a slow commit."""
 ATTEMPT_MS_MAX: Final = 32_000
 _BACKOFF: Final = Backoff(first_ms=20, longest_ms=500)
 _RETRY_BACKOFF: Final = Backoff(first_ms=6, longest_ms=200)
-"""Between two attempts of one request."""
+"""The pauses between two attempts of one request."""
 _Answer = TypeVar("_Answer")
 
 
 def attempt_ms(silences: int) -> int:
-    """How long the next attempt may take after so many in a row without an answer."""
+    """The time of the next attempt after `silences` unanswered ones in a row."""
     return min(ATTEMPT_MS_MAX, ATTEMPT_MS << min(silences, 10))
 
 
 def silence(what: str, reason: RaftwoodError | None = None) -> DeadlineExceeded:
-    """The error when time is over; `reason` is how the last attempt failed."""
+    """The error of a timeout; `reason` is how the last attempt failed."""
     said = f" ({reason.message})" if reason is not None else ""
     return DeadlineExceeded(
         f"{what} did not answer in time{said}: see that a majority of its stores runs"
@@ -63,13 +63,13 @@ def silence(what: str, reason: RaftwoodError | None = None) -> DeadlineExceeded:
 
 
 class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client proves itself to the stores of a cluster."""
+    """How a client authenticates to the stores of a cluster."""
 
     cluster: str
     secret: Secret
     name: str = "client"
     role: str = CLIENT_ROLE
-    """A client's, or an operator's, with the secret of that role."""
+    """The role of a client or of an operator, with that role's secret."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -78,7 +78,7 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
     def connector(
         self, environment: Environment, address: str, server: Identity | None = None
     ) -> Connector:
-        """Makes one attempt to connect; a server that is named must prove that it is this one."""
+        """Returns a function that tries to connect once; a named server must prove its name."""
         host, port = split_address(address)
         credentials = ClientCredentials(
             cluster_id=self.cluster,
@@ -92,7 +92,7 @@ class ClientNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stores:
-    """Connections by store, and a guess at each group's leader."""
+    """Connections by store, and a guess of each group's leader."""
 
     def __init__(
         self, environment: Environment, network: ClientNetwork, addresses: Mapping[int, str]
@@ -109,7 +109,7 @@ class Stores:
         self.learn(addresses)
 
     def learn(self, addresses: Mapping[int, str]) -> None:
-        """Stores and where they are, as some store says."""
+        """Adds stores and their addresses, as reported by some store."""
         for store, address in addresses.items():
             if self._addresses.get(store) == address:
                 continue
@@ -128,18 +128,18 @@ class Stores:
         return self._addresses[store]
 
     async def connected(self, store: int, timeout_ms: int) -> Channel:
-        """The channel to one store, once it is connected."""
+        """Returns the channel to one store, once it is connected."""
         if store not in self._channels:
             raise NotFound(f"the address of store {store} is not known: give it")
         await self._channels[store].connected(timeout_ms)
         return self._channels[store]
 
     def leader(self, group: int) -> Channel:
-        """The channel to whoever leads the group, as far as is known: else some store."""
+        """The channel to the group's leader, as far as known; else to any store."""
         return self._channels[self.guess(group)]
 
     def guess(self, group: int) -> int:
-        """Who leads the group, as far as is known: else some store."""
+        """The group's leader, as far as known; else any store."""
         store = self._leaders.get(group)
         if store is None:
             store = self._leaders[group] = self._any()
@@ -149,7 +149,7 @@ class Stores:
         return self._channels[store]
 
     def _any(self) -> int:
-        """Another store each time, those with a connection first."""
+        """Returns another store at each call, connected ones first."""
         stores = sorted(self._channels)
         connected = [store for store in stores if self._channels[store].is_connected]
         self._turn += 1
@@ -157,17 +157,17 @@ class Stores:
         return choice[self._turn % len(choice)]
 
     def heard_of_leader(self, group: int, store: int, *, asked: int) -> None:
-        """The store that was asked said who leads; 0 where it does not know."""
+        """Notes the leader that the asked store named; 0 if it did not know."""
         if store not in self._channels:
             self.try_another(group, asked=asked)
         elif self._leaders.get(group) == asked:
             self._leaders[group] = store
 
     def try_another(self, group: int, *, asked: int) -> None:
-        """The store that was asked did not answer, or does not lead.
+        """Guesses another leader: the asked store did not answer, or does not lead.
 
-        Only of the one that is taken for the leader this is news: many commands may have been on
-        their way to it, and the first one that was told has made another the guess.
+        Ignored if the asked store is not the present guess: many commands may have been under way
+        to it, and the first failure has changed the guess already.
         """
         if self._leaders.get(group) != asked:
             return
@@ -179,9 +179,9 @@ class Stores:
                 return
 
     def note_failure(self, group: int, error: RaftwoodError, *, asked: int) -> None:
-        """An attempt failed: decide which store is asked next."""
+        """Notes a failed attempt, which decides the store to ask next."""
         if isinstance(error, NotLeader):
-            # A store that just died leads on in the memory of the others, for a moment.
+            # For a moment other stores still name a leader that just died.
             leader = self._channels.get(error.leader)
             is_there = leader is not None and leader.is_connected
             self.heard_of_leader(group, error.leader if is_there else 0, asked=asked)
@@ -202,10 +202,10 @@ class Stores:
         deadline: float,
         wait_ms: int = 0,
     ) -> _Answer:
-        """Ask the store that leads the group, or may know who does, until one answers.
+        """Asks the group's likely leader, and other stores after it, until one answers.
 
-        `attempt` asks a store, for so many milliseconds. `failed` takes in why it did not answer,
-        and raises where asking again is of no use. The server itself may wait for `wait_ms`.
+        `attempt` asks a store, with a timeout in milliseconds. `failed` receives its error, and
+        raises if asking again is of no use. The server itself may wait for `wait_ms`.
         """
         loop = asyncio.get_running_loop()
         pauses_s = self.pauses_s()
@@ -241,9 +241,9 @@ async def discover(
     *,
     timeout_ms: int = 5_000,
 ) -> dict[int, str]:
-    """The stores that answer, and those that they tell of, by number.
+    """Finds the stores that answer, and those that they report, by number.
 
-    An address that was given counts more than one that a store tells.
+    A given address takes precedence over a reported one.
     """
     if not 0 < len(addresses) <= ADDRESSES_MAX:
         raise InvalidInput(f"give 1 to {ADDRESSES_MAX} addresses of stores, not {len(addresses)}")
@@ -275,7 +275,7 @@ async def _ask(
             try:
                 return own, await ask_members(connection, timeout_ms)
             except NotFound:
-                return own, {}  # it knows of none, or not yet
+                return own, {}  # it knows of no other store, or not yet
     except RaftwoodError as error:
         return error
 

@@ -32,7 +32,7 @@ class ServerTls:
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
-        """Use the files as they are now; if they are broken, raise and keep what was."""
+        """Loads the files as they are now; if they are broken, raises and keeps the old ones."""
         self._current = self._load()
 
     def _choose(self, handshake: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
@@ -45,7 +45,7 @@ class ServerTls:
             raise InvalidConfiguration("a TLS server needs a certificate: set its file")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # A resumed session would skip the certificates, and with them a reload.
+        # A resumed session would skip the certificates, and so miss a reload.
         context.num_tickets = 0
         _load_chain(context, self._files)
         if self._files.authorities is not None:
@@ -62,7 +62,7 @@ class ClientTls:
         self.context = self._load()
 
     def reload(self) -> None:
-        """Use the files as they are now; if they are broken, raise and keep what was."""
+        """Loads the files as they are now; if they are broken, raises and keeps the old ones."""
         self.context = self._load()
 
     def _load(self) -> ssl.SSLContext:

@@ -1,5 +1,4 @@
-"""TLS for a listener whose admission counts a connection from when it is accepted, not only once
-its handshake is done.
+"""TLS for a listener that counts a connection from its acceptance, not only after the handshake.
 
     acceptor = TlsAcceptor(tls.context, admission, handshake_s=5.0)
     make_protocol = acceptor.wrap(make_connection)  # for the listener, which listens without TLS
@@ -38,7 +37,7 @@ _log = get_logger("net")
 
 
 class TlsAcceptor:
-    """TLS handshakes of one listener."""
+    """The TLS handshakes of one listener."""
 
     def __init__(
         self,
@@ -53,16 +52,16 @@ class TlsAcceptor:
         self.handshake_s = handshake_s
         self.shutdown_s = shutdown_s
         self.refused: set[PendingHandshake] = set()
-        """Newcomers without room, amid their handshake."""
+        """Newcomers without room, during their handshake."""
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.is_closed = False
 
     def wrap(self, make_connection: MakeConnection) -> MakeConnection:
-        """The listener's protocol factory: shakes hands first, then calls `make_connection`."""
+        """Wraps a protocol factory: does the handshake first, then calls `make_connection`."""
         return lambda: PendingHandshake(self, make_connection)
 
     async def close(self) -> None:
-        """Cut off the connections that are amid their handshake."""
+        """Cuts off the connections that are in their handshake."""
         self.is_closed = True
         for task in self.tasks:
             task.cancel()
@@ -88,7 +87,7 @@ class PendingHandshake(asyncio.Protocol):
                 # Not the transport's own, which ends with it.
                 plain = socket.socket(fileno=os.dup(accepted.get_extra_info("socket").fileno()))
             except OSError as error:
-                # No descriptor is left, for example.
+                # For example, no descriptor is left.
                 _log.warning("a connection is cut off before its handshake", reason=str(error))
                 self._leave()
             else:
@@ -111,7 +110,7 @@ class PendingHandshake(asyncio.Protocol):
         return True
 
     def make_room(self) -> None:
-        """A newcomer displaces it."""
+        """Cuts this connection off: a newcomer displaces it."""
         if self._task is not None:
             self._task.cancel()
 
@@ -134,8 +133,8 @@ class PendingHandshake(asyncio.Protocol):
             _log.debug("no TLS with a connection", reason=str(error))
 
     def _finish(self, transport: asyncio.Transport) -> None:
-        """The handshake is done. Its place is given up, and the connection enters the admission for
-        itself at once. So nobody else takes the place, and the connection's age counts anew.
+        """Ends the handshake: gives its place up and admits the connection itself in the same step,
+        so that no other connection takes the place, and its age counts anew.
         """
         assert self._task is not None
         # From here on `close` does not end it.
@@ -153,7 +152,7 @@ class PendingHandshake(asyncio.Protocol):
         self._acceptor.tasks.pop(task, None)
         self._leave()
         if self._plain is not None:
-            # It was cancelled before it began.
+            # The task was cancelled before it began.
             self._plain.close()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a handshake failed", exc_info=error)

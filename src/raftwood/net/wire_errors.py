@@ -1,9 +1,8 @@
 """Errors on the wire: a code and a message go out, the same class comes out on the other side.
 
-A class that names `wire_fields` has them travel too. Fields that the other side does not know, or
-not of this type, are left out: a newer peer may have added them. The codes of a class's ancestors
-travel as well: a client has no class for what only servers raise, and must still know whether to
-try again.
+`wire_fields` of a class travel, too. Unknown fields, or those of another type, are left out: a
+newer peer may have added them. The codes of a class's ancestors travel as well: a client lacks
+classes that only servers raise, and must still know whether to try again.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import msgspec
 from raftwood.base.errors import InternalError, RaftwoodError, error_class
 
 MESSAGE_BYTES_MAX = 512
-"""So that an error never outgrows a frame of the handshake."""
+"""Limits the message, so that an error fits a frame of the handshake."""
 
 
 class _WireError(msgspec.Struct, array_like=True, frozen=True):
@@ -23,7 +22,7 @@ class _WireError(msgspec.Struct, array_like=True, frozen=True):
     message: str
     fields: dict[str, msgspec.Raw] = {}
     ancestors: tuple[str, ...] = ()
-    """Codes, the nearest first."""
+    """Codes of the ancestors, the nearest first."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,7 +31,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def encode_error(error: RaftwoodError) -> bytes:
-    """The payload of an ERROR frame."""
+    """Encodes the payload of an ERROR frame."""
     # A message may quote input with lone surrogates, which have no encoding; the cut may split a
     # character.
     message = error.message.encode("utf-8", "replace")[:MESSAGE_BYTES_MAX].decode("utf-8", "ignore")
@@ -44,7 +43,7 @@ def encode_error(error: RaftwoodError) -> bytes:
 
 
 def _ancestors(kind: type[RaftwoodError]) -> tuple[str, ...]:
-    """Of a class that not everybody has."""
+    """The ancestors' codes of a class that other packages define."""
     if kind.__module__ == RaftwoodError.__module__:
         return ()
     return tuple(
@@ -55,7 +54,7 @@ def _ancestors(kind: type[RaftwoodError]) -> tuple[str, ...]:
 
 
 def decode_error(payload: bytes | memoryview) -> RaftwoodError:
-    """The error a peer sent; what cannot be read is an InternalError, for an error it was."""
+    """Decodes a peer's error; an unreadable one becomes an InternalError."""
     try:
         wire = _decode(payload)
     except _UNREADABLE:

@@ -34,19 +34,19 @@ SESSION_TIMEOUT_S: Final = 6.0
 _HOSTS: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}(?:,|$)")
 _CHROOT: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.-]+)+")
 
-# What kazoo says of lost connections goes to whoever set logging up, and not to standard error.
+# Kazoo's messages on lost connections go to the configured loggers, not to standard error.
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 
 class ZooKeeperAddress(msgspec.Struct, frozen=True):
-    """Where a ZooKeeper ensemble listens, and the node below which all is kept."""
+    """The hosts of a ZooKeeper ensemble, and the node below which all is kept."""
 
     hosts: str
     chroot: str
 
     @classmethod
     def parse(cls, text: str, *, chroot: str) -> "ZooKeeperAddress":
-        """`HOST:PORT[,HOST:PORT][/chroot]`; without one, `chroot`."""
+        """Parses `HOST:PORT[,HOST:PORT][/chroot]`; `chroot` is the default."""
         hosts, slash, rest = text.partition("/")
         chroot = f"/{rest}" if slash else chroot
         if (
@@ -62,7 +62,7 @@ class ZooKeeperAddress(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperConnection:
-    """Use `start`, and `stop` when done. `on_state` hears on the loop whether it is connected."""
+    """Use `start`, and `stop` when done. `on_state` receives, on the loop, if it is connected."""
 
     def __init__(self, hosts: str, on_state: Callable[[bool], None]) -> None:
         self._hosts = hosts
@@ -78,7 +78,7 @@ class ZooKeeperConnection:
         self.client.add_listener(self._state_changed)
 
     async def start(self, timeout_s: float) -> None:
-        """Until there is a connection; `Unavailable` where none is made in time."""
+        """Connects; raises `Unavailable` if there is no connection in time."""
         self.client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
@@ -94,7 +94,7 @@ class ZooKeeperConnection:
             raise
 
     async def stop(self) -> None:
-        """End the session and its threads; calls under way are never answered."""
+        """Ends the session and its threads; calls under way are never answered."""
         self.client.remove_listener(self._state_changed)
         await asyncio.to_thread(self._stop)
 
@@ -103,7 +103,7 @@ class ZooKeeperConnection:
         self.client.close()
 
     def _state_changed(self, state: str) -> None:
-        """Called on a thread of kazoo's."""
+        """Called on one of kazoo's threads."""
         self._loop.call_soon_threadsafe(self._take_state, state == KazooState.CONNECTED)
 
     def _take_state(self, connected: bool) -> None:
@@ -113,7 +113,7 @@ class ZooKeeperConnection:
         self._on_state(connected)
 
     def call(self, result: Any) -> asyncio.Future[Any]:
-        """The answer to one of kazoo's calls whose name ends in `_async`."""
+        """Returns a future for the result of one of kazoo's calls that end in `_async`."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(_: Any) -> None:
@@ -123,7 +123,7 @@ class ZooKeeperConnection:
         return answer
 
     def told_by(self, callback: Callable[[], None]) -> Callable[[Any], None]:
-        """A function for kazoo to call on an event, which calls `callback` on the loop."""
+        """Returns a function for kazoo's events that calls `callback` on the loop."""
 
         def told(_: Any) -> None:
             self._loop.call_soon_threadsafe(callback)

@@ -1,4 +1,4 @@
-"""What operators ask of groups over the network: members, leaders, and what the groups hold."""
+"""Operators' requests about groups over the network: members, leaders, status, snapshots."""
 
 import asyncio
 
@@ -23,14 +23,14 @@ class MemberChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeaderTransfer(msgspec.Struct, frozen=True, array_like=True):
-    """Another store shall lead."""
+    """Asks the leader to hand over to another store."""
 
     group: int
     store: int
 
 
 _OPERATORS = (OPERATOR_ROLE,)
-"""Everybody may ask; only operators change anything."""
+"""The roles that may change anything; every role may ask."""
 
 GROUPS = TypedMethod(
     MethodNumber.RAFT_GROUPS, "raft-groups", request=type(None), response=list[int]
@@ -93,23 +93,23 @@ class RaftAdminService:
 
 
 async def ask_members(group: int, connection: Connection, timeout_ms: int) -> dict[int, str]:
-    """Ask a store for the addresses of a group's members."""
+    """Asks a store for the addresses of a group's members."""
     return (await connection.ask(STATUS, group, timeout_ms)).addresses
 
 
 class RaftAdmin:
-    """The operator's side; every call is one attempt, and says where to go if it went wrong."""
+    """The operator's side; every call is one attempt, whose error names the store to ask."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
     async def status(self, group: int, *, store: int, timeout_ms: int = 5_000) -> GroupStatus:
-        """One store's replica as that store sees it."""
+        """Returns the status of one store's replica, as that store sees it."""
         channel = await self._stores.connected(store, timeout_ms)
         return await channel.ask(STATUS, group, timeout_ms)
 
     async def leader_status(self, group: int, *, timeout_ms: int = 5_000) -> GroupStatus:
-        """The leader's view: all stores are asked at once, whoever says that it leads counts."""
+        """Asks all stores at once; returns the status of the one that leads."""
         asked: dict[int, asyncio.Task[GroupStatus]] = {}
         try:
             return await self._find_leader(group, asked, timeout_ms)
@@ -124,7 +124,7 @@ class RaftAdmin:
         waiting: dict[int, asyncio.Task[GroupStatus]] = {}
         reasons: list[str] = []
         while True:
-            for store in self._stores.known():  # more of them, as those that answer tell of others
+            for store in self._stores.known():  # this grows: answers contain further stores
                 if store not in asked:
                     question = self.status(group, store=store, timeout_ms=timeout_ms)
                     asked[store] = waiting[store] = asyncio.create_task(question)
@@ -148,7 +148,7 @@ class RaftAdmin:
     async def change_members(
         self, group: int, steps: list[MemberStep], *, timeout_ms: int = ADMIN_TIMEOUT_MS
     ) -> GroupStatus:
-        """Add, promote, demote or remove stores; `Conflict` where it does not fit."""
+        """Adds, promotes, demotes or removes stores; `Conflict` if the change does not fit."""
         leader = await self.leader_status(group)
         channel = await self._stores.connected(leader.store, timeout_ms)
         return await channel.ask(CHANGE_MEMBERS, MemberChange(group, steps), timeout_ms)
@@ -156,12 +156,12 @@ class RaftAdmin:
     async def transfer(
         self, group: int, store: int, *, timeout_ms: int = ADMIN_TIMEOUT_MS
     ) -> GroupStatus:
-        """Let another voter lead."""
+        """Hands the leadership over to another voter."""
         leader = await self.leader_status(group)
         channel = await self._stores.connected(leader.store, timeout_ms)
         return await channel.ask(TRANSFER, LeaderTransfer(group, store), timeout_ms)
 
     async def snapshot(self, group: int, *, store: int, timeout_ms: int = ADMIN_TIMEOUT_MS) -> int:
-        """Take a snapshot at one store, and cut the log before it."""
+        """Takes a snapshot at one store, and cuts the log before it."""
         channel = await self._stores.connected(store, timeout_ms)
         return await channel.ask(SNAPSHOT, group, timeout_ms)

@@ -1,7 +1,7 @@
-"""Starting a replica: from what the store holds to one that may speak.
+"""Starts a replica: from the stored data to a replica that may take part.
 
-The newest snapshot is restored and what is known to be committed is replayed before the replica
-votes, stands or answers anybody.
+The newest snapshot is restored and the entries known to be committed are replayed before the
+replica votes, stands for election or answers any request.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _REPLAY_BYTES = 4 << 20
 
 
 class ReplicaOpener:
-    """Makes replicas for one host."""
+    """Makes the replicas of one host."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ReplicaOpener:
         return decode_state(group, self._log.state(group) or b"")
 
     def stored_groups(self) -> list[int]:
-        """Groups that the store has data of, and was not removed from."""
+        """Groups with data on the store that have not removed it."""
         found = []
         for group in sorted(self._log.groups()):
             if group <= GROUP_MAX:
@@ -79,8 +79,8 @@ class ReplicaOpener:
         return found
 
     def has_begun(self, group: int) -> bool:
-        """Whether the store has more of a group than the records that found it: else nobody was
-        elected in it with the help of this store.
+        """Whether the store has more of a group than its founding records: without more it has
+        never helped to elect a leader.
         """
         state = self.state_of(group)
         if state is None:
@@ -89,12 +89,12 @@ class ReplicaOpener:
         return not is_founded or state.is_removed or state.repair is not RepairStage.NONE
 
     async def prepare(self, group: int, members: tuple[int, ...]) -> None:
-        """Note a group that is new on this store; one that is known is left as it is."""
+        """Stores the first state of a new group; leaves a known group as it is."""
         known = self.state_of(group)
         if known is not None and not known.is_removed:
             return
         if known is not None:
-            # It was here before: its term and vote are kept, and the leader tells the rest.
+            # It was here before: its term and vote are kept, and the leader sends the rest.
             state = msgspec.structs.replace(known, is_removed=False)
             await self._log.commit(SetState(group, state.encoded()))
         elif not members:
@@ -105,10 +105,11 @@ class ReplicaOpener:
             await self._log.commit(*_founding_records(group, members))
 
     async def forget(self, group: int, state: GroupState, *, is_removed: bool) -> None:
-        """Drop what the store has of a group, but for the term and vote that it gave.
+        """Drops the data of a group, except for the term and vote that it gave.
 
-        Where it comes back, it votes only when it has again what it had acknowledged: else a member
-        that lags behind many changes of the membership could be elected without those entries.
+        A replica that comes back votes only when it has again what it had acknowledged: otherwise a
+        member that lags behind many changes of the membership could be elected without those
+        entries.
         """
         kept = msgspec.structs.replace(
             first_state(),
@@ -122,11 +123,11 @@ class ReplicaOpener:
         await self._log.commit(DropGroup(group), SetState(group, kept.encoded()))
 
     async def note(self, group: int, state: GroupState) -> None:
-        """Store the state of a group that has no running replica."""
+        """Stores the state of a group that has no running replica."""
         await self._log.commit(SetState(group, state.encoded()))
 
     async def open(self, group: int, machine: StateMachine, stopped: Callable[[], bool]) -> Replica:
-        """A replica that is restored and replayed; `StoreDamaged` where its data is bad."""
+        """Opens a replica, restored and replayed; `StoreDamaged` if its data is bad."""
         storage = GroupStorage(self._log, group)
         applier = Applier(machine, storage.configuration, self._on_change)
         await self._snapshotting.restore(group, storage, applier, stopped)
@@ -136,12 +137,12 @@ class ReplicaOpener:
         return replica
 
     async def open_to_vote(self, group: int, *, committed: int) -> Replica:
-        """A replica that votes and acknowledges, and applies nothing; `repair` tells why.
+        """Opens a replica that votes and acknowledges, but applies nothing; `repair` explains why.
 
-        `committed` is what a replica that was halted knew: what the log says of it may be as old as
-        the term. `StoreDamaged` where what may still be replaced cannot be read.
+        `committed` is the last index known to a halted replica: the log's own may be as old as the
+        term. `StoreDamaged` if entries that may still be replaced cannot be read.
         """
-        # A replica that has just been halted may have written what is not durable yet.
+        # A replica that was just halted may have written entries that are not durable yet.
         await self._log.sync()
         storage = GroupStorage(self._log, group)
         await storage.load_tail(max(storage.state.commit, committed) + 1, _REPLAY_BYTES)
@@ -197,11 +198,11 @@ class ReplicaOpener:
             await asyncio.sleep(0)
 
     async def force_members(self, replica: Replica) -> None:
-        """Give a group that lost its quorum the members that an operator named.
+        """Gives a group that lost its quorum the members that an operator named.
 
-        The replica was replayed to its end, and must be opened again. The log itself tells the
-        members from now on, to this store and to whoever joins, and nothing of it is cut. One
-        write does it all, so that a crash leaves it undone or done.
+        The replica was replayed to its end, and must be opened again. From now on the log itself
+        names the members, to this store and to each that joins, and nothing of it is cut. One write
+        does it all, so that a crash leaves it undone or done.
         """
         storage, group = replica.storage, replica.group
         state, last = storage.state, storage.last_index()
@@ -221,7 +222,7 @@ class ReplicaOpener:
 
 
 class _NothingApplied:
-    """The state machine of a replica that only votes: asking it for anything is a bug."""
+    """The state machine of a replica that only votes: any call of it is a bug."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise InvariantViolated("a replica that only votes has no state machine")
@@ -233,9 +234,10 @@ class _NothingApplied:
 
 
 def _founding_records(group: int, members: tuple[int, ...]) -> tuple[SetState, Run]:
-    """What every founder writes: the first members, as entries that are committed from the start.
+    """The records that every founder writes: the first members, as entries committed from the
+    start.
 
-    So the log tells its membership by itself, whoever reads it from its beginning.
+    So a reader of the log from its beginning finds the membership in it.
     """
     entries = []
     for index, member in enumerate(sorted(members), 1):

@@ -1,7 +1,7 @@
 """`AsyncRaftClient`: proposes to and reads from groups wherever their leaders are.
 
 Commands given in one turn of the loop travel together. Each is carried out exactly once: it has a
-number in a session, and is sent again under the same number until it is answered or time is up.
+number in a session, and is repeated under that number until it is answered or time is up.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from raftwood.raft.sessions import NONCE_BYTES, WINDOW, decode_session
 
 
 class CommandBatch:
-    """Commands that travel together, and who waits for them."""
+    """Commands that travel together, and their waiting callers."""
 
     __slots__ = (
         "asked",
@@ -65,7 +65,7 @@ class CommandBatch:
         self.first_sequence = 0
         self.attempts = 0
         self.asked = 0
-        """The store of the last attempt."""
+        """The store that the last attempt asked."""
 
     def succeed(self, results: list[bytes | RaftwoodError]) -> None:
         for future, result in zip(self.futures, results, strict=True):
@@ -78,12 +78,12 @@ class CommandBatch:
 
     def fail(self, error: RaftwoodError) -> None:
         for future in self.futures:
-            # One each: a traceback grows on an exception that several tasks raise.
+            # One each: a traceback grows if several tasks raise the same exception.
             fail(future, type(error)(error.message))
 
 
 class ClientSession:
-    """A client's numbers in one group."""
+    """A client's session in one group: its sequence numbers."""
 
     __slots__ = ("freed", "next_sequence", "number", "registering", "under_way")
 
@@ -93,14 +93,14 @@ class ClientSession:
         self.registering: asyncio.Task[int] | None = None
         self.next_sequence = 1
         self.under_way: dict[int, None] = {}
-        """First sequences of the batches that are not answered, in order."""
+        """First sequences of the unanswered batches, in order."""
 
     @property
     def acknowledged(self) -> int:
         return next(iter(self.under_way), self.next_sequence) - 1
 
     async def take(self, count: int) -> int:
-        """The first of so many sequences, once the group's window has room for them."""
+        """Reserves `count` sequences, once the group's window has room; returns the first."""
         while self.next_sequence + count - 1 > self.acknowledged + WINDOW:
             self.freed.clear()
             await self.freed.wait()
@@ -115,18 +115,18 @@ class ClientSession:
 
 
 LEARN_S = 10.0
-"""Between two questions for who the members are, of a client that has work."""
+"""How often an active client asks for the members of its groups."""
 BATCH_BYTES_MAX = 1 << 18
 BATCH_COMMANDS_MAX = WINDOW // 4
 WAITING_MAX = 100_000
 _OLDER: Final = {RENEW: PROPOSE, HEARTBEAT: READ}
-"""What does the same, in its turn, at stores of 0.1.0."""
+"""The methods of release 0.1.0 with the same effect, but without priority."""
 _Result = TypeVar("_Result")
 _log = get_logger("raft-client")
 
 
 class AsyncRaftClient:
-    """Use it as a context manager; `stores` are some of the cluster's, by number."""
+    """A client of raft groups, usable as a context manager; `stores` are some stores by number."""
 
     def __init__(
         self, environment: Environment, network: ClientNetwork, stores: Mapping[int, str]
@@ -142,7 +142,7 @@ class AsyncRaftClient:
         self._waiting = 0
         self._is_learning = False
         self._used: dict[int, None] = {}
-        """Groups asked for since they were last asked for their members."""
+        """Groups used since the client last asked for their members."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -153,7 +153,7 @@ class AsyncRaftClient:
         await self.close()
 
     async def close(self) -> None:
-        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
+        """Closes the client; unanswered commands fail with `ConnectionLost`, outcome unknown."""
         self._is_closed = True
         for task in [*self._tasks]:
             task.cancel()
@@ -167,10 +167,10 @@ class AsyncRaftClient:
     def propose(
         self, group: int, command: bytes, *, timeout_ms: int, exactly_once: bool = True
     ) -> "asyncio.Future[bytes]":
-        """The state machine's result, or the error that it gave.
+        """Proposes a command; returns a future of the state machine's result or error.
 
-        Without `exactly_once` there is no session: what was sent and not answered is not sent
-        again, and ends with `ConnectionLost` or `DeadlineExceeded`, its outcome unknown.
+        Without `exactly_once` there is no session: an unanswered command is not sent again, and
+        fails with `ConnectionLost` or `DeadlineExceeded`, its outcome unknown.
         """
         if self._is_closed:
             raise Unavailable("the client is closed")
@@ -237,7 +237,7 @@ class AsyncRaftClient:
     ) -> None:
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or self._is_closed:
-            return  # whoever closes ends the batch
+            return  # `close` ends the batch
         if error is None:
             self._succeed(batch, answer.result())
         elif isinstance(error, Unavailable | NotFound) and not isinstance(error, ConnectionLost):
@@ -250,7 +250,7 @@ class AsyncRaftClient:
             raise error
 
     async def _drive_once(self, group: int, batch: CommandBatch) -> None:
-        """Try again what is known not to have been done."""
+        """Repeats a batch as long as it certainly was not carried out."""
         for pause_s in self._stores.pauses_s():
             await asyncio.sleep(pause_s)
             remaining_ms = self._remaining_ms(batch.deadline)
@@ -312,7 +312,7 @@ class AsyncRaftClient:
                 session.give_back(batch.first_sequence)
 
     async def _register(self, group: int, session: ClientSession, deadline: float) -> int:
-        """Many batches may wait for the same registration, each for its own time."""
+        """Registers a session; many batches may wait for it, each until its own deadline."""
         while not session.number:
             if session.registering is None or session.registering.done():
                 session.registering = self._run(self._registered(group, deadline))
@@ -345,19 +345,20 @@ class AsyncRaftClient:
         is_stale: bool = False,
         wait_ms: int = 0,
     ) -> bytes:
-        """What the group's state machine answers, with all that was answered before the call.
+        """Asks the group's state machine; the answer includes all that was answered before the
+        call.
 
-        A question that can wait for something to tell does so for `wait_ms`, at the store.
+        A question that can wait for a change waits at the store, for up to `wait_ms`.
         """
         request = encode_read(group, query, is_stale=is_stale, wait_ms=wait_ms)
         deadline = self._loop.time() + (timeout_ms + wait_ms) / 1000
         return await self._ask(group, READ, request, deadline, wait_ms)
 
-    # What others' leases hang on
+    # Leases of others
 
     async def renew(self, group: int, command: bytes, *, timeout_ms: int) -> bytes:
-        """As `propose`, of what may be done twice: the store begins it before what clients ask, and
-        it waits for nothing else that this client has under way.
+        """Like `propose`, for commands that may be done twice: the store begins it before clients'
+        other requests, and it does not wait for other commands of this client.
         """
         request = encode_proposal(Proposal(group, [command]))
         deadline = self._loop.time() + timeout_ms / 1000
@@ -369,17 +370,17 @@ class AsyncRaftClient:
     async def heartbeat(
         self, group: int, query: bytes, *, timeout_ms: int, wait_ms: int = 0
     ) -> bytes:
-        """As `read`, before what clients ask."""
+        """Like `read`, but before clients' other requests."""
         request = encode_read(group, query, is_stale=False, wait_ms=wait_ms)
         deadline = self._loop.time() + (timeout_ms + wait_ms) / 1000
         return await self._ask(group, HEARTBEAT, request, deadline, wait_ms)
 
-    # Help
+    # Helpers
 
     async def _ask(
         self, group: int, method: Method, request: bytes, deadline: float, wait_ms: int = 0
     ) -> bytes:
-        """Ask until there is an answer; for what may be asked twice."""
+        """Asks until there is an answer; only for requests that may be repeated."""
         self._used[group] = None
         asking, older = method, _OLDER.get(method)
 
@@ -390,7 +391,7 @@ class AsyncRaftClient:
             nonlocal asking
             if self._is_closed:
                 raise ConnectionLost("the client was closed")
-            # A store of 0.1.0 lacks the method; one that lacks the group says so twice.
+            # A store of 0.1.0 lacks the method; a store that lacks the group answers so twice.
             if older is not None and asking is method and isinstance(error, NotFound):
                 asking = older
             else:
@@ -415,7 +416,7 @@ class AsyncRaftClient:
             self._run(self._learn(group))
 
     async def _keep_learning(self) -> None:
-        """Stores come and go: ask those that answer before they are all gone."""
+        """Regularly asks for the stores of used groups, before all known ones are replaced."""
         while True:
             await asyncio.sleep(LEARN_S)
             group = next(iter(self._used), None)
@@ -429,7 +430,7 @@ class AsyncRaftClient:
                 _log.debug("members not learnt", group=group, reason=error.message)
 
     async def _learn(self, group: int) -> None:
-        """A store leads that came later: ask for the addresses of all that are members now."""
+        """Asks for the addresses of a group's members: its leader is an unknown store."""
         try:
             await self.admin.leader_status(group, timeout_ms=ATTEMPT_MS)
         except RaftwoodError as error:

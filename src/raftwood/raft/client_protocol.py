@@ -1,4 +1,4 @@
-"""What clients and stores exchange: commands in batches, reads, and questions about groups.
+"""The protocol between clients and stores: batches of commands, reads, questions about groups.
 
     propose   group (8), session (8), first sequence (8), acknowledged (8), count (4), lengths
               (4 each), commands; a session of 0 for none
@@ -25,9 +25,9 @@ PROPOSE = Method(MethodNumber.RAFT_PROPOSE, "raft-propose", roles=_WRITERS)
 READ = Method(MethodNumber.RAFT_READ, "raft-read")
 REGISTER = Method(MethodNumber.RAFT_REGISTER, "raft-register", roles=_WRITERS)
 RENEW = Method(MethodNumber.RAFT_RENEW, "raft-renew", roles=_WRITERS, urgent=True)
-"""`PROPOSE` of what may be done twice: of a lease that is kept alive, say."""
+"""`PROPOSE` for commands that may be done twice, such as the renewal of a lease."""
 HEARTBEAT = Method(MethodNumber.RAFT_HEARTBEAT, "raft-heartbeat", roles=_WRITERS, urgent=True)
-"""`READ` with a question that tells the leader that somebody lives."""
+"""`READ` with a question that also reports to the leader that the client lives."""
 
 _HEAD: Final = struct.Struct("<QQQQI")
 _COUNT: Final = struct.Struct("<I")
@@ -67,7 +67,7 @@ def decode_proposal(payload: Payload) -> Proposal:
 
 
 def encode_results(results: Sequence[Any]) -> bytes:
-    """A result for each command: bytes, or an error."""
+    """Encodes a result for each command: bytes, or an error."""
     words = []
     parts = []
     for result in results:
@@ -124,7 +124,7 @@ def encode_read(group: int, query: bytes, *, is_stale: bool, wait_ms: int) -> by
 
 
 def decode_read(payload: Payload) -> tuple[int, bool, int, bytes]:
-    """Group, whether a stale answer will do, how long to wait for a change, and the question."""
+    """Decodes group, whether a stale answer is enough, how long to wait, and the question."""
     if len(payload) < _READ.size:
         raise ProtocolError("a read ends too early")
     group, is_stale, wait_ms = _READ.unpack_from(payload)

@@ -92,7 +92,7 @@ async def open_store(
     log_settings: LogSettings,
     peers: Mapping[int, str],
 ) -> Store:
-    """As `Store.open`; a damaged log is set aside where there are peers to fill a new one."""
+    """Like `Store.open`; sets a damaged log aside if there are peers to fill a new one."""
     replacement = _LogReplacement(environment, log_settings, peers, is_allowed=settings.repair_log)
     try:
         return await Store.open(
@@ -106,7 +106,7 @@ async def open_store(
     except StoreDamaged as error:
         if replacement.was_asked:
             raise
-        # Its identity: nobody can tell whether this is the folder that the others know.
+        # The folder's identity: without it, nothing shows that this is the folder the others know.
         raise StoreDamaged(f"{error.message}, or {how_to_replace(store)}") from error
 
 
@@ -187,7 +187,7 @@ class _Salvage:
             self._groups[record.group] = _merged(known, record)
 
     def take_snapshots(self, names: Iterable[str]) -> None:
-        """Count a group with a snapshot as one of this store's, even without any record of it.
+        """Counts a group with a snapshot as one of this store's, even without any record of it.
 
         Without this, a group whose members all lost all records would be founded anew, empty.
         """
@@ -239,7 +239,7 @@ async def _read_what_is_left(environment: Environment, folder: DataFolder) -> _S
 
 
 def _parts(states: list[SetState], bytes_max: int) -> Iterator[list[SetState]]:
-    """As many states as fit a write; the log is not in use before all of them are there."""
+    """Splits states into parts that fit a write; the log is not in use before all are written."""
     part: list[SetState] = []
     size = 0
     for state in states:

@@ -126,7 +126,7 @@ class HostTasks:
             _log.warning("no snapshot", group=replica.group, reason=error.message)
 
     def tell_members(self, replica: Replica) -> None:
-        """Take a snapshot for a log of version 1, whose first members are not in the log itself."""
+        """Takes a snapshot for a log of version 1, which lacks its first members."""
 
         async def tell() -> None:
             with contextlib.suppress(RaftwoodError), self.halting(replica):
@@ -206,7 +206,7 @@ class HostTasks:
         return max(one, min(one * FETCH_MESSAGES, replica.cache_bytes_max))
 
     def verify_snapshots(self, replica: Replica) -> None:
-        """Read a snapshot that its receiver refused: this store's copy may be bad."""
+        """Reads a snapshot that its receiver refused: this store's copy may be bad."""
 
         async def verify() -> None:
             try:
@@ -389,7 +389,7 @@ class RaftEngine:
         self._loop.call_soon(self._run)
 
     def at_once(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work, and its turn at once: the caller knows that nothing else is to come for now.
+        """Does work, and its turn at once: the caller knows that no other work comes for now.
 
         A turn of the loop in between would only add to every append's latency.
         """
@@ -414,14 +414,14 @@ class RaftEngine:
             self.guarded(self._outbox.flush)
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work on replicas; any failure in it ends the process."""
+        """Does work on replicas; any failure in it ends the process."""
         try:
             work(*arguments)
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """End the process: a replica's state in memory may no longer be what it promised."""
+        """Ends the process: a replica's state in memory may no longer be what it promised."""
         _log.error("a turn failed", exc_info=error)
         self._environment.end_process(f"the raft host cannot go on: {error!r}")
 
@@ -536,7 +536,7 @@ class RaftEngine:
             # The core counts these as handed to the disk, so the host keeps them and tries again.
             # Nothing of them is acknowledged meanwhile. Tests: test_host_full_disk
             for replica, _, message in planned:
-                if not replica.backlog_ticks:  # it is tried again with every tick, and told once
+                if not replica.backlog_ticks:  # each tick tries again; only the first is logged
                     _log.warning("a write waits", group=replica.group, reason=error.message)
                 replica.backlog.append(message)
             return False
@@ -552,7 +552,7 @@ class RaftEngine:
         return True
 
     def retry(self, replica: Replica) -> None:
-        """Try again what the log refused, in order."""
+        """Tries writes again that the log refused, in order."""
         while replica.backlog:
             message = replica.backlog[0]
             plan = plan_write(
@@ -643,7 +643,7 @@ def _committed(replica: Replica, message: Message) -> int:
 
     The entries may have been replaced since, by others that wait behind this write. Those may be
     committed: stored with the old entries of the same indexes, the commit index would make a start
-    apply entries that nobody committed. Test: test_host_full_disk::
+    apply entries that were never committed. Test: test_host_full_disk::
     test_a_change_that_was_replaced_while_it_waited_for_room_is_not_stored_as_committed
     """
     log, entries = replica.node.raft.log, message.entries
@@ -652,7 +652,7 @@ def _committed(replica: Replica, message: Message) -> int:
 
 
 def _put_behind(backlog: deque[Message], message: Message) -> None:
-    """Let a write wait behind others; answers without a write join those of the last one."""
+    """Queues a write behind others; answers without a write join those of the last one."""
     if message.entries or message.snapshot is not None or message.term:
         backlog.append(message)
     else:
@@ -660,7 +660,7 @@ def _put_behind(backlog: deque[Message], message: Message) -> None:
 
 
 def _add_new(waiting: list[Message], responses: list[Message]) -> None:
-    """Add answers that do not wait already: a leader repeats its questions for as long as it takes.
+    """Adds answers that do not wait already: a leader repeats its questions for as long as needed.
 
     Test: test_host_full_disk::test_what_waits_for_room_does_not_grow_with_time
     """

@@ -87,7 +87,7 @@ def decode_run(run: EncodedRun) -> list[Entry]:
 
 
 def view_run(run: EncodedRun) -> list[LogEntry]:
-    """As `decode_run`, for readers: what is large is not copied."""
+    """Like `decode_run`, for readers: large payloads are not copied."""
     words = _words(run)
     data = _sliceable(run)
     entries, index, start = [], run.first_index, WORD_BYTES * run.count
@@ -110,7 +110,7 @@ class RunCache:
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[EncodedRun, Entry, Entry]] = {}
-        """By first index, with the first and the last entry; cleared when the turn is over."""
+        """Runs by first index, with their first and last entries; cleared after each turn."""
 
     def remember(self, run: EncodedRun, entries: list[Entry]) -> None:
         if len(self.known) >= _KNOWN_MAX:
@@ -138,7 +138,7 @@ class RunCache:
         return found
 
     def _known_until(self, entries: list[Entry], position: int) -> int:
-        """Where a remembered run that begins here ends; zero if there is none."""
+        """The end of a remembered run that begins here; zero if there is none."""
         known = self.known.get(entries[position].index)
         if known is None:
             return 0

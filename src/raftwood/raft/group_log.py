@@ -5,7 +5,7 @@
   log.
 - `GroupStorage` is the log as the core reads it, with plain calls: the shared log's index, and
   entries from memory. Entries that only the disk has are missed at first: the miss is noted, the
-  core is told to try again later, and the host fetches them meanwhile. All runs with entries that
+  core has to try again later, and the host fetches them meanwhile. All runs with entries that
   are not applied yet are in memory, so that applying, sending and cutting never wait for the disk;
   applied ones stay as long as there is room.
 - `plan_write` works out a replica's part of a write before anything is changed. A write may be
@@ -56,8 +56,8 @@ from raftwood.raft.entry_format import (
 
 STATE_VERSION: Final = 2
 VOTES_NEVER: Final = (1 << 63) - 1
-"""As `votes_from`: the log is lost, so that not even its end is known. The addition to the group,
-which comes after all that the replica had acknowledged, takes its place."""
+"""A value of `votes_from`: the log is lost, so that not even its end is known. The addition to the
+group, which comes after all that the replica had acknowledged, takes its place."""
 
 
 class RepairStage(StrEnum):
@@ -86,7 +86,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     vote: int
     commit: int
     voters: tuple[int, ...] = ()
-    """In version 1, the membership that the log begins with; now that is in the log itself."""
+    """In version 1 the membership at the log's beginning, which is now in the log itself."""
     start_term: int = 0
     """The term of the entry before the log's first."""
     snapshots: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_without_replica(self) -> bool:
-        """A repair has not come to where a replica runs again."""
+        """Whether a repair has not yet started a replica again."""
         return self.repair in (RepairStage.LOOK, RepairStage.LEAVE, RepairStage.JOIN)
 
     @property
@@ -175,7 +175,7 @@ class RaftEntryCache:
         return self._entries[low - first : high - first]
 
     def append(self, run: Iterable[Entry], size_bytes: int) -> None:
-        """Add a run behind the last one."""
+        """Adds a run behind the last one."""
         self._runs.append((self.next_index, size_bytes))
         self._entries.extend(run)
         self.size_bytes += size_bytes
@@ -188,13 +188,13 @@ class RaftEntryCache:
         return index
 
     def truncate(self, run_start: int) -> None:
-        """Forget the runs from one on."""
+        """Forgets the runs from one on."""
         while self._runs and self._runs[-1][0] >= run_start:
             self.size_bytes -= self._runs.pop()[1]
         del self._entries[max(0, run_start - self.first_index) :]
 
     def shrink(self, *, applied: int, bytes_max: int) -> None:
-        """Forget the oldest runs that were applied; a quarter more, for it moves all others."""
+        """Forgets the oldest applied runs; a quarter more, for it moves all others."""
         if self.size_bytes <= bytes_max:
             return
         keep_bytes = bytes_max * 3 // 4
@@ -304,7 +304,7 @@ class GroupStorage:
         return [entry for run in runs for entry in self._decoded(run, decode_run)]
 
     async def view(self, first_index: int, bytes_max: int) -> list[LogEntry]:
-        """As `read`, for readers."""
+        """Like `read`, for readers."""
         runs = await self._log.read(self._group, first_index, bytes_max=bytes_max)
         return [entry for run in runs for entry in self._decoded(run, view_run)]
 
@@ -345,7 +345,7 @@ class GroupStorage:
         self.missed = None
 
     def tick(self) -> None:
-        """Give fetched entries up once nobody asks for them any more."""
+        """Drops fetched entries once no read has used them for a while."""
         self._unused_ticks += 1
         if self._unused_ticks > _UNUSED_TICKS_MAX:
             self._fetched = []
@@ -383,7 +383,7 @@ class PlannedWrite:
         return size
 
     def accept(self, storage: GroupStorage) -> int:
-        """Note that the log has taken the records; returns how many bytes of entries they held."""
+        """Notes that the log has taken the records; returns how many bytes of entries they held."""
         if self.state is not None:
             storage.state = self.state
         if self.snapshot is not None and self.state is not None:
@@ -499,7 +499,7 @@ def _plan_commit(planned: PlannedWrite, group: int, storage: GroupStorage, commi
 
 
 def _plan_cut(planned: PlannedWrite, group: int, storage: GroupStorage, first: int) -> None:
-    """Cut entries that others replace. Runs are cut whole, so a run's good part is rewritten."""
+    """Cuts entries that others replace. Runs are cut whole, so a run's good part is rewritten."""
     cache = storage.cache
     start = cache.run_start(first)
     planned.cut_from = start

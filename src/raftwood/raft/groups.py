@@ -1,4 +1,4 @@
-"""The groups of a host: started, repaired where their data is bad, stopped and removed."""
+"""The groups of a host: starts them, repairs those with bad data, stops and removes them."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _log = get_logger("raft")
 
 
 class RaftGroups:
-    """One per host; `running` are the replicas that serve."""
+    """The groups of one host; `running` are the replicas that serve."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RaftGroups:
     async def start(
         self, group: int, factory: Callable[[], StateMachine], members: tuple[int, ...]
     ) -> None:
-        """Open what the store holds of a group, or begin it, and let it take part."""
+        """Opens the stored data of a group, or begins it, and lets the replica take part."""
         if not 0 <= group <= GROUP_MAX:
             raise InvalidInput(f"group {group} is no number from 0 to {GROUP_MAX}")
         if group in self._factories:
@@ -93,7 +93,7 @@ class RaftGroups:
             self._repairs.begin(group, error.message)
 
     def _find_out(self, group: int, members: tuple[int, ...]) -> None:
-        """The store has lost its log once: a group that seems new may be one that was lost."""
+        """Asks other members about a group that seems new: this store has lost its log once."""
         if members == (self._own,):
             raise StoreDamaged(
                 f"store {self._own} has lost its log ({self._book.damage}), and is the only member "
@@ -103,7 +103,7 @@ class RaftGroups:
         self._repairs.find_out(group, members, self._book.damage)
 
     async def serve(self, group: int) -> None:
-        """Open the replica of a group, and let it take part."""
+        """Opens the replica of a group, and lets it take part."""
         if group not in self._factories:
             raise ShuttingDown(f"group {group} was stopped on store {self._own}")
         replica = await self._open_replica(group)
@@ -138,11 +138,11 @@ class RaftGroups:
         return replica
 
     def forget(self, group: int) -> None:
-        """The group has removed this store, which has no replica: it may be started anew."""
+        """Lets a group be started anew that has removed this store and has no replica here."""
         self._factories.pop(group, None)
 
     def stop(self, group: int) -> None:
-        """Stop the replica, or its repair; its data stays, and it may be started again."""
+        """Stops the replica, or its repair; its data stays, and it may be started again."""
         if group in self._repairs.problems:
             del self._factories[group]
             self._repairs.stop(group)
@@ -161,7 +161,7 @@ class RaftGroups:
         replica.applier.machine.close()
 
     async def remove(self, group: int) -> None:
-        """Drop a replica that its group has removed, and its data; only term and vote are kept."""
+        """Drops a replica that its group has removed, and its data; keeps only term and vote."""
         replica = self.get(group)
         self._stop(replica)
         await self._drop(replica)
@@ -175,7 +175,7 @@ class RaftGroups:
         _log.info("replica removed", group=group)
 
     def leave(self, replica: Replica) -> None:
-        """The group has removed this store: from now on it acknowledges nothing."""
+        """Stops a replica that its group has removed: from now on it acknowledges nothing."""
         replica.is_serving = False
         self._chores.run(self._leave(replica), "removal of a replica")
 
@@ -183,7 +183,7 @@ class RaftGroups:
         group = replica.group
         if self._replicas.get(group) is replica:
             self._stop(replica)
-        # Until it is noted, or somebody starts the group again, which is told the same then.
+        # Until it is stored. If the group is started again first, its leader removes it again.
         while group not in self._factories and not self._is_closing():
             try:
                 await self._drop(replica)

@@ -54,7 +54,7 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     last_term: int
     last_index: int
     match: int = 0
-    """At a leader: how far the asking store's log is known to agree; 0 elsewhere."""
+    """At a leader: the index up to which the asking store's log is known to agree; 0 elsewhere."""
 
 
 class VoteFloor:
@@ -63,9 +63,9 @@ class VoteFloor:
     def __init__(self, asked: Iterable[int], *, wait_ticks: int, hold_ticks: int) -> None:
         self.unanswered: dict[int, None] = dict.fromkeys(asked)
         self.term = 0
-        """The highest term that was heard of."""
+        """The highest known term."""
         self.last: LogPosition = (0, 0)
-        """Where the longest log ends that was heard of."""
+        """The end of the longest known log."""
         self.is_taken_over = False
         """Whether the replica has spent its votes up to that term."""
         self._wait_ticks = wait_ticks
@@ -76,7 +76,7 @@ class VoteFloor:
         self._ticks += 1
 
     def answered(self, store: int, end: LogEnd | None) -> None:
-        """Take in a store's answer; None from release 0.1.0, which does not know the question."""
+        """Takes a store's answer; None from release 0.1.0, which does not know the question."""
         self.unanswered.pop(store, None)
         if end is not None:
             self.term = max(self.term, end.term)
@@ -117,7 +117,7 @@ def is_far_slower(own_ms: int | None, other_ms: int | None, *, slow_ms: int) -> 
 
 
 class SlowLeader:
-    """One group's rule on one store; `now` counts ticks."""
+    """The rule of one group on one store; `now` counts ticks."""
 
     __slots__ = ("_changed", "_election_ticks", "_has_tried", "_held", "_rest", "_slow_ms")
 
@@ -161,7 +161,7 @@ class SlowLeader:
     ) -> tuple[int, ...]:
         """For a leader: the stores that may lead in its place now; mostly none.
 
-        `others_ms` are the other voters, as they told.
+        `others_ms` are the other voters, as they reported.
         """
         fast = tuple(
             store

@@ -24,12 +24,12 @@ from raftwood.raft.settings import RaftHostSettings
 from raftwood.raft.transport import Peer, Transport
 
 WAIT_MS: Final = 3_000
-"""For answers. A group whose other voters are up has them in milliseconds."""
+"""How long to wait for answers. A group whose other voters are up has them in milliseconds."""
 HOLD_MS: Final = 30_000
-"""For a leader with the longest log that was heard of; its store may have to start again first."""
+"""How long to wait for a leader with the longest known log; its store may have to start first."""
 ASK_TIMEOUT_MS: Final = 1_000
 GROUPS_MAX: Final = 1_000
-"""In one question."""
+"""The most groups in one question."""
 
 _log = get_logger("raft")
 
@@ -76,10 +76,10 @@ class LogEnds:
         self._stored = dict.fromkeys(log.groups())
         self._ticks = 0
         self._floors: dict[int, VoteFloor] = {}
-        """Of groups in doubt, also of those that were stopped meanwhile."""
+        """The floors of groups in doubt, also of stopped ones."""
         self._settled: dict[int, None] = {}
         self._being_asked: dict[int, None] = {}
-        """Stores; one question at a time."""
+        """Stores that are being asked; one question at a time."""
 
     @property
     def are_needed(self) -> bool:
@@ -107,7 +107,7 @@ class LogEnds:
     # Asking
 
     def hold_votes(self, replica: Replica) -> None:
-        """Bind the votes of a replica that starts after a crash to the other voters' answers."""
+        """Binds the votes of a replica that starts after a crash to the other voters' answers."""
         group = replica.group
         if not self._is_in_doubt or group in self._settled:
             return

@@ -23,9 +23,9 @@ class MemberAction(StrEnum):
     """What happens to one store."""
 
     ADD_VOTER = "add-voter"
-    """Also makes a voter of a learner."""
+    """Adds a voter, or makes a voter of a learner."""
     ADD_LEARNER = "add-learner"
-    """Also makes a learner of a voter."""
+    """Adds a learner, or makes a learner of a voter."""
     REMOVE = "remove"
 
 
@@ -35,7 +35,7 @@ class MemberStep(msgspec.Struct, frozen=True, array_like=True):
     action: MemberAction
     store: int
     address: str = ""
-    """Where a store that is added can be reached."""
+    """The address of a store that is added."""
 
 
 _KINDS = {

@@ -1,4 +1,4 @@
-"""What comes from other stores: frames, pings, introductions, questions about membership."""
+"""Handles messages of other stores: frames, pings, introductions, questions about membership."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -43,7 +43,7 @@ STRANGERS_MAX: Final = 1_000
 
 
 class MessageHandler:
-    """Handlers for one host; nothing is taken from a store that has not introduced itself."""
+    """One host's handlers; they ignore a store that has not introduced itself."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MessageHandler:
         self._on_damage = on_damage
         self._propose = propose
         self._strangers: dict[int, tuple[Identity, Introduction]] = {}
-        """Stores that introduced themselves before this one was told of them."""
+        """Stores that introduced themselves before this one knew their addresses."""
 
     def register(self, service: Service) -> None:
         service.one_way(RAFT_FRAME, self._on_frame)
@@ -80,7 +80,7 @@ class MessageHandler:
 
     def _on_frame(self, peer: Identity, payload: Payload) -> None:
         if self._peers.heard(peer):
-            # A frame is a turn's work of its sender.
+            # A frame has all messages of its sender's turn, so no others need be awaited.
             self._turns.at_once(self._take_frame, store_of(peer), payload)
 
     def _take_frame(self, store: int, payload: Payload) -> None:
@@ -117,7 +117,7 @@ class MessageHandler:
         )
 
     def _on_question(self, peer: Identity, payload: Payload) -> None:
-        """A store that finds itself in no membership asks the leader whether that is so."""
+        """Handles the question of a store that is in no membership: was it removed?"""
         store = store_of(peer)
         if not self._peers.heard(peer) or len(payload) != GROUP_BYTES:
             return
@@ -126,12 +126,12 @@ class MessageHandler:
             self._tell_if_removed(replica, store)
 
     def _tell_if_removed(self, replica: Replica, store: int) -> None:
-        """Nobody else would ever tell it: raft sends nothing to those that are not members.
+        """Notifies a removed member: raft itself sends nothing to stores that are not members.
 
-        It drops its data then. Its acknowledgement may have committed the very change that removed
-        it, and those who do not know that the change is committed still need its vote. So a quorum
-        of those who are left must have all of it first, and know it: they have acknowledged an
-        entry that came later. And a leader that is new may not have applied yet what its
+        The store drops its data then. Its acknowledgement may have committed the very change that
+        removed it, and members that do not know that the change is committed still need its vote.
+        So a quorum of the remaining members must have all of it first, and know it: they have
+        acknowledged an entry that came later. And a new leader may not have applied yet what its
         predecessor changed.
         """
         if not replica.is_leader or store in members_of(replica.configuration):
@@ -154,7 +154,7 @@ class MessageHandler:
         return raft.tracker.committed() > after
 
     def _on_removed(self, peer: Identity, payload: Payload) -> None:
-        """This store is no member any more, says a leader that has applied more than it."""
+        """Handles a leader's word that this store was removed, if the leader has applied more."""
         store = store_of(peer)
         try:
             said = _decode_removed(payload)
@@ -177,7 +177,7 @@ class MessageHandler:
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"store {store} does not introduce itself") from error
         if store not in self._peers and introduction.address:
-            # It leads a group that this store is to join.
+            # The sender leads a group that this store is about to join.
             self._peers.set_address(store, introduction.address)
         if store in self._peers:
             self._admit(peer, introduction)
@@ -185,13 +185,13 @@ class MessageHandler:
             self._strangers[store] = peer, introduction
 
     def meet(self, stores: Iterable[int]) -> None:
-        """The addresses of stores became known: some of them have introduced themselves already."""
+        """Admits stores whose addresses became known, if they have introduced themselves."""
         for store in stores:
             if store in self._peers and store in self._strangers:
                 try:
                     self._admit(*self._strangers[store])
                 except (DiskFull, Overloaded):
-                    continue  # it pings, and is asked in again then
+                    continue  # its next ping tries again
                 except RaftwoodError as error:
                     _log.warning("refused a store", store=store, reason=error.message)
                 del self._strangers[store]
@@ -201,7 +201,7 @@ class MessageHandler:
         known = self._peers.get(store)
         if known is None:
             return
-        # What is refused here ends the connection, and is no word of the store that is known.
+        # A refusal ends the connection, and says nothing about the known store of this number.
         self._book.admit(store, introduction.incarnation)
         before, known.epoch = known.epoch, introduction.epoch
         known.voice = peer
@@ -212,9 +212,9 @@ class MessageHandler:
             self._on_new_start(store)
 
     def _on_new_start(self, store: int) -> None:
-        """A store has started anew: it leads nothing any more, and does not know who does.
+        """Notes that a store was restarted: it leads nothing any more, and knows no leader.
 
-        A voter would ask soon, but a learner or one under repair would not.
+        A voter would ask soon, but a learner or a store under repair would not.
         """
         self.replace_leader(store)
         for replica in self._replicas.values():
@@ -245,13 +245,13 @@ class MessageHandler:
                 fall_asleep(replica, store, term, last_index)
 
     def wake_groups_of(self, store: int) -> None:
-        """A store was lost: the groups that it led need another leader."""
+        """Wakes the groups that a lost store led: they need another leader."""
         for replica in self._replicas.values():
             if replica.is_asleep and replica.leader == store:
                 wake_without_leader(replica)
 
     def replace_leader(self, store: int) -> None:
-        """A store's process is gone for certain: nobody need wait for its silence."""
+        """Replaces the leader of groups at once: its process has ended for certain."""
         for replica in self._replicas.values():
             if replica.is_serving and replica.leader == store:
                 stand_soon(replica, store)

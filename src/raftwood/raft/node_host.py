@@ -87,10 +87,10 @@ class GroupStatus(msgspec.Struct, frozen=True):
     cache_bytes: int
     sessions: int
     matches: dict[int, int]
-    """At the leader: how far each member's log is known to agree."""
+    """At the leader: the index up to which each member's log is known to agree."""
     addresses: dict[int, str]
     problem: str = ""
-    """Why the replica does not serve, and what is being done about it."""
+    """Why the replica does not serve, and how it is being repaired."""
 
 
 def status_of(replica: Replica, store: int, addresses: dict[int, str]) -> GroupStatus:
@@ -207,7 +207,7 @@ def register_metrics(
 
 
 async def until(is_true: Callable[[], bool], *, pause_s: float) -> None:
-    """Wait, by polling, until a condition holds."""
+    """Waits, by polling, until a condition holds."""
     while True:
         if is_true():
             return
@@ -217,7 +217,7 @@ async def until(is_true: Callable[[], bool], *, pause_s: float) -> None:
 async def hand_over(
     replicas: Mapping[int, Replica], turns: RaftEngine, *, timeout_ms: int, pause_s: float
 ) -> None:
-    """Hand over the groups that this store leads, as many as possible within a time.
+    """Hands over the groups that this store leads, as many as possible within a time.
 
     A leader that just stops leaves its group without one until the others notice, and its proposals
     under way with an unknown outcome. Test:
@@ -230,7 +230,7 @@ async def hand_over(
 
 
 def _is_done(replicas: Mapping[int, Replica], turns: RaftEngine, asked: dict[int, None]) -> bool:
-    """Hand over groups that this store still leads; returns whether none is left.
+    """Hands over groups that this store still leads; returns whether none is left.
 
     A leader that was elected a moment ago knows no active follower yet, so it is asked again. Test:
     test_hand_over::test_a_group_that_came_to_a_store_a_moment_ago_is_handed_over_too
@@ -276,7 +276,7 @@ class NodeHost:
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[int, Replica] = {}
         voting: dict[int, Replica] = {}
-        """Damaged ones, which serve nobody and vote until they have left."""
+        """Damaged replicas, which serve no requests and vote until they have left."""
         self._is_closing = False
         self._waiting = ProposalMemory(self._replicas)
         self._snapshot_files = snapshot_files
@@ -402,7 +402,7 @@ class NodeHost:
         log_settings: LogSettings | None = None,
         peers: Mapping[int, str] | None = None,
     ) -> "NodeHost":
-        """Open the store in a folder; errors as of `disk.Store`.
+        """Opens the store in a folder; errors as of `disk.Store`.
 
         `peers` are stores that the settings name. They, and those that this store has heard of,
         fill a log that proves damaged (`damaged_log`).
@@ -447,7 +447,7 @@ class NodeHost:
         *,
         members: Mapping[int, str] | None = None,
     ) -> None:
-        """Start this store's replica of a group: restored and replayed when it returns.
+        """Starts this store's replica of a group: restored and replayed when it returns.
 
         `members` are the first stores of a new group and their addresses, the same on each. A store
         that is added later starts without them, and gets them from the leader. A replica whose data
@@ -464,15 +464,15 @@ class NodeHost:
             stand_first(self._replicas[group])
 
     async def stop_group(self, group: int) -> None:
-        """Stop the replica, or its repair; its data stays, and it may be started again."""
+        """Stops the replica, or its repair; its data stays, and it may be started again."""
         self._groups.stop(group)
 
     async def remove_replica(self, group: int) -> None:
-        """Drop a replica that its group has removed, and its data; only term and vote are kept."""
+        """Drops a replica that its group has removed, and its data; keeps only term and vote."""
         await self._groups.remove(group)
 
     def register_metrics(self, metrics: Metrics) -> None:
-        """Add the metrics of this store's groups."""
+        """Adds the metrics of this store's groups."""
         register_metrics(
             metrics,
             self._replicas,
@@ -538,11 +538,11 @@ class NodeHost:
         return self._replica(group).may_hold(session, sequence)
 
     async def check_writes(self, group: int, *, timeout_ms: int) -> None:
-        """Find out whether the group takes writes, by committing one that changes nothing."""
+        """Finds out whether the group takes writes, by committing one that changes nothing."""
         await self.propose(group, encode_nothing(), timeout_ms=timeout_ms, kind=EntryKind.CONTROL)
 
     async def read(self, group: int, query: Any, *, timeout_ms: int) -> Any:
-        """Ask the state machine, with every write that was acked to any client before the call.
+        """Asks the state machine, with every write that was acked to any client before the call.
 
         It costs a round of heartbeats, shared by all reads that wait (Raft dissertation, 6.4). A
         lease would save the round, but a process that was stopped and goes on would answer from an
@@ -564,13 +564,13 @@ class NodeHost:
     # Snapshots
 
     async def snapshot(self, group: int) -> int:
-        """Take a snapshot of the applied state; returns its index."""
+        """Takes a snapshot of the applied state; returns its index."""
         replica = self._replica(group)
         with self._chores.halting(replica):
             return await self._snapshotting.save(replica)
 
     async def compact(self, group: int, up_to: int, *, log_up_to: int | None = None) -> int:
-        """Make the newest snapshot at or below an index the visible one and cut the log before it.
+        """Makes the newest snapshot at or below an index visible and cuts the log before it.
 
         With `log_up_to` the log is cut there instead, if that is less. Answers the visible
         snapshot's index.
@@ -580,7 +580,7 @@ class NodeHost:
             return await self._snapshotting.compact(replica, up_to, log_up_to=log_up_to)
 
     async def drop_snapshot(self, group: int, index: int) -> None:
-        """Remove a snapshot that is neither the visible one, the first, nor the newest."""
+        """Removes a snapshot that is neither the visible one, the first, nor the newest."""
         await self._snapshotting.drop(self._replica(group), index)
 
     # Membership
@@ -588,7 +588,7 @@ class NodeHost:
     async def change_members(
         self, group: int, steps: Sequence[MemberStep], *, timeout_ms: int
     ) -> ConfState:
-        """Add, promote, demote or remove stores; several steps take effect together."""
+        """Adds, promotes, demotes or removes stores; several steps take effect together."""
         replica = self._replica(group)
         replica.check_change(steps)
         async with within(timeout_ms, f"a change of group {group}"):
@@ -600,7 +600,7 @@ class NodeHost:
             return checked_result(group, await future)
 
     async def transfer_leadership(self, group: int, store: int, *, timeout_ms: int) -> None:
-        """Let another voter lead; `DeadlineExceeded` where it does not in time.
+        """Lets another voter lead; `DeadlineExceeded` if it does not in time.
 
         An attempt ends after an election timeout, and fails silently: the target may be busy with
         its disk, or not have applied yet that it is a voter. So it is asked again, after a rest as
@@ -663,7 +663,7 @@ class NodeHost:
                 replica.node.report_unreachable(store)
 
     def _control(self, replica: Replica, payload: bytes) -> None:
-        """Propose an entry of the host's own, whose result nobody waits for."""
+        """Proposes an entry of the host's own, whose result no caller waits for."""
         entry = Entry(0, 0, EntryKind.CONTROL, payload)
         try:
             self._propose(replica, ProposalBatch([entry], len(payload), lambda _, __: None))
@@ -679,7 +679,7 @@ class NodeHost:
     # The end
 
     async def close(self, *, hand_over_ms: int = 0) -> None:
-        """Hand over what this store leads, within a time, then stop; the rest ends as refused."""
+        """Hands over what this store leads, within a time, then stops and refuses the rest."""
         if hand_over_ms and not self._is_closing:
             await hand_over(
                 self._replicas,
@@ -760,7 +760,7 @@ class NodeHost:
         return dict(self._book.addresses)
 
     def stale_read(self, group: int, query: Any) -> Any:
-        """Ask the state machine as it is here, which may be behind."""
+        """Asks the state machine as it is here, which may be behind."""
         replica = self._groups.get(group)
         if replica.is_installing:
             raise Unavailable(f"group {group} is being restored on store {self.id}: try again")
@@ -778,7 +778,7 @@ class NodeHost:
             return await replica.committed(first_index, bytes_max)
 
     def stored_groups(self) -> list[int]:
-        """All groups that this store has data of, running or not."""
+        """All groups with data on this store, running or not."""
         return self._opener.stored_groups()
 
     def has_had(self, group: int) -> bool:

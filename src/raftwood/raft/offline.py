@@ -5,15 +5,15 @@ and how far its log is committed: each snapshot has to be there and whole, chunk
 log has to go on where the newest one ends.
 
 **Recovery** (`raftwood raft recover`). A group that lost its quorum for good goes on from one
-store's copy, at an operator's word. What this copy has counts as committed: entries that only the
-lost stores had are gone, also some that were acknowledged. The membership that the operator names
-takes effect at the store's next start, which writes it to the log, so that whoever joins learns
-it.
+store's copy, at an operator's command. All entries in this copy count as committed: entries that
+only the lost stores had are gone, also some that were acknowledged. The membership that the
+operator names takes effect at the store's next start, which writes it to the log, so that stores
+that join learn it.
 
-All is one write to the log: an empty entry of a new term, and the group's state with the new
-members. Done twice, it does the same again. The lost stores are given up by number: should one
-come back with its old copy, nothing it says about this group is heard (`GroupState.given_up`);
-terms alone would not do, for two of three could still elect one another.
+It is one write to the log: an empty entry of a new term, and the group's state with the new
+members. Repeating it has the same effect. The lost stores are given up by number: if one comes back
+with its old copy, its messages about this group are ignored (`GroupState.given_up`); terms alone
+would not do, for two of three could still elect one another.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 def is_raft_store(content: FolderContent) -> bool:
-    """Whether there is a sign of a raft host: its folder of snapshots, or its own record."""
+    """Whether the folder shows a raft host: snapshots, or the host's own record."""
     state = content.state(HOST_GROUP)
     if SNAPSHOT_FOLDER in content.names or state is None:
         return SNAPSHOT_FOLDER in content.names
@@ -62,7 +62,7 @@ def is_raft_store(content: FolderContent) -> bool:
 
 
 async def check_raft_store(environment: Environment, content: FolderContent) -> Findings:
-    """The snapshots that the groups name, and whether each group's log fits to them."""
+    """Checks the snapshots that the groups name, and whether each group's log fits to them."""
     found = Findings(
         role=name_of(content.identity), remedy=_remedy(content.identity), names=(SNAPSHOT_FOLDER,)
     )
@@ -102,7 +102,7 @@ def _remedy(identity: FolderIdentity | None) -> str:
 
 
 def _gap(group: int, index: GroupIndex, state: GroupState) -> str:
-    """What the log and the snapshots of a group lack of what its state says; empty: nothing."""
+    """What the log and snapshots of a group lack, compared with its state; empty: nothing."""
     newest = state.snapshots[-1] if state.snapshots else 0
     last = max(index.next_index - 1, newest)
     if state.commit > last:
@@ -113,7 +113,7 @@ def _gap(group: int, index: GroupIndex, state: GroupState) -> str:
 
 
 async def _problem_of_snapshot(files: Files, path: str, group: int, index: int) -> str:
-    """Read all of a snapshot; what is wrong with it, empty where nothing is."""
+    """Reads all of a snapshot; returns its problem, empty if there is none."""
     decoder = SnapshotDecoder()
     offset = 0
     (size,) = await perform(files, seam.Size(path))
@@ -136,27 +136,27 @@ async def _problem_of_snapshot(files: Files, path: str, group: int, index: int) 
 
 _READ_ENTRIES_BYTES = 4 << 20
 _LOG_SETTINGS = LogSettings(segment_bytes=1 << 20)
-"""Sizes are free to change between two starts, and little is written."""
+"""Sizes may change between two starts, and little is written."""
 
 
 class GroupCopy(msgspec.Struct, frozen=True):
-    """What one store has of a group."""
+    """One store's copy of a group."""
 
     group: int
     store: int
     term: int
     last_index: int
     last_term: int
-    """Of several stores that are left, the one whose last entry has the highest term, then the
-    highest index, has most of what was acknowledged."""
+    """Of several remaining stores, the one whose last entry has the highest term, then the highest
+    index, has the most acknowledged entries."""
     commit: int
-    """Known to be committed; what is after it may never have been acknowledged."""
+    """The last index known to be committed; later entries may never have been acknowledged."""
     stores: tuple[int, ...]
-    """All that were ever members, as far as this copy tells."""
+    """All stores that were ever members, by this copy."""
 
 
 async def examine_group(environment: Environment, path: str, group: int) -> GroupCopy:
-    """Read a stopped store's copy of a group, all of it; `StoreDamaged` where it is bad."""
+    """Reads a stopped store's whole copy of a group; `StoreDamaged` if it is bad."""
     store = await _open(environment, path)
     try:
         return (await _examine(environment, store, group))[0]
@@ -167,7 +167,7 @@ async def examine_group(environment: Environment, path: str, group: int) -> Grou
 async def recover_group(
     environment: Environment, path: str, group: int, members: Mapping[int, str]
 ) -> GroupCopy:
-    """Give a stopped store's group new members: this store, and others that never were in it."""
+    """Gives a stopped store's group new members: this store, and others that never were in it."""
     for address in members.values():
         split_address(address)
     store = await _open(environment, path)
@@ -182,7 +182,7 @@ async def recover_group(
 
 
 async def _end(store: Store) -> None:
-    """A log that a crash has left in doubt stays so for the store's next start."""
+    """Closes the store; a log that a crash has left in doubt stays so for the next start."""
     await (store.close() if store.log.was_closed else store.abandon())
 
 
@@ -256,7 +256,7 @@ def _check_members(copy: GroupCopy, members: Mapping[int, str]) -> None:
 
 
 def _records(copy: GroupCopy, state: GroupState, voters: tuple[int, ...]) -> tuple[Run, SetState]:
-    """One empty entry of a new term, which the changes of the membership at the next start have."""
+    """Makes an empty entry of a new term, the term of the membership changes at the next start."""
     term = max(copy.term, copy.last_term) + 1
     run = encode_run([Entry(term, copy.last_index + 1)])
     changed = msgspec.structs.replace(

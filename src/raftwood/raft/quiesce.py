@@ -70,7 +70,7 @@ def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bo
     """A leader lets its group sleep; returns whether this replica agrees.
 
     The notice may be late. A replica that has a newer term or another leader, or that lacks an
-    entry, must stay awake, or it would wait for messages that nobody sends.
+    entry, must stay awake, or it would wait for messages that no store sends.
     """
     raft = replica.node.raft
     agrees = (
@@ -87,7 +87,7 @@ def fall_asleep(replica: Replica, leader: int, term: int, last_index: int) -> bo
 
 
 def wake_without_leader(replica: Replica) -> None:
-    """Wake up because the leader's store is lost.
+    """Wakes up because the leader's store is lost.
 
     The pings were silent for long already, so only the random part of the timeout is left to wait.
     """
@@ -134,7 +134,7 @@ def turn_of(store: int, configuration: ConfState, *, lost: int, group: int) -> i
 
 
 def stand_soon(replica: Replica, lost: int) -> None:
-    """Forget the leader, and stand when it is this store's turn."""
+    """Forgets the leader, and stands when it is this store's turn."""
     replica.wake()
     replica.node.forget_leader()
     raft = replica.node.raft

@@ -1,7 +1,7 @@
 """The store's registry of other stores: their addresses, and the data folders that they run on.
 
-A store whose disk was wiped has forgotten its votes and what it acknowledged. It must not speak
-under its old number again, so that a number belongs to the folder that was heard from first.
+A store whose disk was wiped has forgotten its votes and acknowledgements. It must not take part
+again under its old number, so each number belongs to the folder that first made contact.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class _Registry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoreRegistry:
-    """Kept in the log, before whatever is written on the word of a store that it tells of."""
+    """The registry, stored in the log before any record that depends on a store in it."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -46,28 +46,28 @@ class StoreRegistry:
         self.addresses: dict[int, str] = book.addresses
         self._incarnations: dict[int, str] = book.incarnations
         self.damage = book.damage
-        """Set for good once the store's log was damaged and set aside: what was wrong. Any group
-        may be one whose records were lost with it (`damaged_log`)."""
+        """The damage, set for good once the store's log was damaged and set aside. Any group may be
+        one whose records were lost with it (`damaged_log`)."""
 
     def set_addresses(self, addresses: dict[int, str]) -> None:
-        """Note addresses; for the time being only in memory where the log has no room."""
+        """Notes addresses; only in memory for the time being if the log has no room."""
         if any(self.addresses.get(store) != address for store, address in addresses.items()):
             self.addresses |= addresses
             try:
                 self._save()
             except (DiskFull, Overloaded) as error:
-                # The groups' own logs and snapshots tell them again at the next start.
+                # The groups' own logs and snapshots contain them at the next start.
                 _log.warning("addresses not stored", reason=error.message)
 
     def admit(self, store: int, incarnation: str) -> None:
-        """Note a store's folder at the first contact; `Conflict` for another one later."""
+        """Notes a store's folder at the first contact; `Conflict` for another one later."""
         known = self._incarnations.get(store)
         if known is None:
             self._incarnations[store] = incarnation
             try:
                 self._save()
             except RaftwoodError:
-                del self._incarnations[store]  # it is refused now, and comes again
+                del self._incarnations[store]  # The store is refused now, and tries again.
                 raise
         elif known != incarnation:
             raise Conflict(
@@ -81,7 +81,7 @@ class StoreRegistry:
 
 
 def how_to_replace(store: int | str) -> str:
-    """What an operator does about a store that cannot come back under its number."""
+    """The operator's remedy for a store that cannot come back under its number."""
     return (
         "start another store in its place: 'raftwood serve --join' or 'raftwood logservice start "
         "--join', with a new node.store_id and an empty node.data_folder. Then run 'raftwood raft "
@@ -91,7 +91,7 @@ def how_to_replace(store: int | str) -> str:
 
 
 def how_to_recover(group: int) -> str:
-    """What an operator does about a group that has lost its quorum for good."""
+    """The operator's remedy for a group that has lost its quorum for good."""
     return (
         "stop all of its stores, and for the one whose copy has most run 'raftwood raft recover "
         f"--data-folder FOLDER --group {group} --members STORE=HOST:PORT'"
@@ -101,15 +101,15 @@ def how_to_recover(group: int) -> str:
 def registry_after_damage(
     data: bytes | None, *, peers: Mapping[int, str], damage: str
 ) -> tuple[dict[int, str], bytes]:
-    """The book of a store whose log was damaged: what is left of the old one, and what happened.
+    """Makes the registry of a store whose log was damaged: the rest of the old one, and the damage.
 
-    Answers the addresses that it tells, and the book.
+    Returns the addresses in it, and the encoded registry.
     """
     book = _Registry(REGISTRY_VERSION, {}, {})
     if data is not None:
         with suppress(StoreDamaged):
             book = decode_registry(data)
-    addresses = {**peers, **book.addresses}  # what was heard of others is newer than the settings
+    addresses = {**peers, **book.addresses}  # other stores know newer ones
     after = _Registry(REGISTRY_VERSION, addresses, book.incarnations, damage)
     return addresses, msgspec.msgpack.encode(after)
 

@@ -1,7 +1,7 @@
 """Repair of a damaged replica from its peers, by itself, step by step and across restarts.
 
-A replica whose data proves bad is halted: it serves nobody and leads nothing. Then, with the stage
-stored in the group's state, so that a crash at any point goes on from there:
+A replica whose data proves bad is halted: it serves no requests and leads nothing. Then, with the
+stage stored in the group's state, so that a crash at any point goes on from there:
 
 1. leave: the group removes this store. Only so does a leader forget how much of the log it
    believed to be here.
@@ -96,7 +96,7 @@ class ReplicaRepairRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RepairAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The asking store's place in the group, after what it asked for."""
+    """The asking store's place in the group, after the requested step."""
 
     is_member: bool
     is_voter: bool
@@ -163,7 +163,7 @@ class RepairService:
         replica = self._replica_of(request.group)
         if replica.leader == store and replica.is_asleep:
             # The asking store led the group, is damaged and leads no more. A sleeping group would
-            # not notice, and nobody could remove the store.
+            # not notice, and no operator could remove the store.
             wake_without_leader(replica)
         if not replica.is_leader:
             raise replica.not_leader()
@@ -198,7 +198,7 @@ def _is_open(step: RepairStep, configuration: ConfState, store: int) -> bool:
 def _is_quorum_left(replica: Replica, store: int) -> bool:
     """Whether the group has a quorum of active voters when a store has left.
 
-    Two may be damaged, of which one still votes. If that one left first, nobody could add it again.
+    Two may be damaged, of which one still votes. If that one left first, it could not be re-added.
     Test: test_repair::
     test_a_store_that_still_votes_does_not_leave_before_the_others_have_a_quorum
     """
@@ -233,9 +233,9 @@ def _answer(replica: Replica, store: int) -> RepairAnswer:
 
 
 QUICK_ATTEMPTS: Final = 500
-"""In a row without any success; with the pauses between them, about three quarters of an hour."""
+"""Failed attempts in a row; with the pauses between them, about three quarters of an hour."""
 _LONG_PAUSE_S: Final = 30.0
-"""Between all further ones: peers may be away for a night."""
+"""The pause between all further attempts: peers may be away for a night."""
 _PAUSE: Final = Backoff(first_ms=200, longest_ms=5_000)
 """Short: until it has left, a damaged replica is one of the group's majority."""
 _LEARN_PAUSE_S: Final = 0.5
@@ -296,7 +296,7 @@ class Repairs:
         self._lost: dict[int, int] = {}
         """Groups whose logs lack entries that this store has acknowledged, up to which index."""
         self.problems: dict[int, str] = {}
-        """Groups without a replica that serves: what is wrong, and what is being done."""
+        """Groups without a serving replica: the damage, and the state of the repair."""
         self.damage_count = 0
         """How often since the start a replica was found damaged, or still was."""
 
@@ -328,7 +328,7 @@ class Repairs:
             await self._note_lost(group)
 
     async def _note_lost(self, group: int) -> None:
-        """Store up to where entries were lost: after a restart, the cut log does not show it."""
+        """Stores up to where entries were lost: after a restart, the cut log does not show it."""
         state = self._opener.state_of(group)
         up_to = self._lost.get(group, 0)
         if state is not None and state.votes_from < up_to:
@@ -340,7 +340,7 @@ class Repairs:
         self._run(self._repair(group, reason, token, halted), f"repair of group {group}")
 
     def find_out(self, group: int, founders: tuple[int, ...], damage: str) -> None:
-        """Start a group that has no replica here, on a store that has lost its log.
+        """Starts a group that has no replica here, on a store that has lost its log.
 
         Whether it is new or was lost is asked of the others. `founders` are empty for one that the
         store is to join.
@@ -350,7 +350,7 @@ class Repairs:
         self._begin(group, f"this store has lost its log ({damage})")
 
     def go_on(self, group: int) -> None:
-        """A replica that runs has still to become what it was."""
+        """Goes on with a repair whose replica already runs, until it is what it was."""
         token = self._under_way[group] = object()
         self._run(self._repair(group, "", token, None), f"repair of group {group}")
 
@@ -362,7 +362,7 @@ class Repairs:
         self.end_vote(group)
 
     def end_vote(self, group: int) -> None:
-        """Stop the votes of a damaged replica."""
+        """Stops the votes of a damaged replica."""
         replica = self._voting.pop(group, None)
         if replica is not None:
             replica.halt()
@@ -392,7 +392,7 @@ class Repairs:
                     _log.info("replica repaired", group=group)
 
     async def _vote(self, group: int, token: object, halted: Replica | None) -> None:
-        """Let a damaged replica vote on until it has left, where its log's end is whole."""
+        """Lets a damaged replica vote on until it has left, if its log's end is whole."""
         state = self._opener.state_of(group)
         if state is None or state.repair is RepairStage.JOIN or state.votes_from == VOTES_NEVER:
             return
@@ -542,7 +542,7 @@ class Repairs:
         await asyncio.sleep(_LEARN_PAUSE_S)
         if not replica.may_vote:
             return False  # the leader's messages bring it on
-        # Others may have made it a voter. Then nobody need be asked, and it may lead itself.
+        # Others may have made it a voter. Then no store need be asked, and it may lead itself.
         if self._own not in replica.configuration.voters:
             answer = await self._ask(group, token, RepairStep.LOOK)
             if answer.is_member and not answer.is_voter:
@@ -558,7 +558,7 @@ class Repairs:
         return True
 
     async def _ask(self, group: int, token: object, step: RepairStep) -> RepairAnswer:
-        """Ask the group's leader: first the store that led last time, then all others."""
+        """Asks the group's leader: first the store that led last time, then all others."""
         stores = sorted(self._peers.addresses(), key=lambda store: (store != self._leader, store))
         error: RaftwoodError = NotFound(f"no other store of group {group} is known here")
         for store in stores:

@@ -114,7 +114,7 @@ class Applier:
         self.node: RawNode | None = None
 
     def apply(self, entries: list[Entry]) -> Sequence[Any]:
-        """Apply entries; a result for each, in order."""
+        """Applies entries; returns a result for each, in order."""
         if entries[0].index != self.applied + 1:
             raise InvariantViolated(f"entry {entries[0].index} is applied after {self.applied}")
         results: Sequence[Any]
@@ -133,7 +133,7 @@ class Applier:
         return results
 
     def _apply_mixed(self, entries: list[Entry]) -> list[Any]:
-        """Apply commands between membership changes, those of one stretch in one update."""
+        """Applies commands between membership changes, those of one stretch in one update."""
         # A change takes force between the entries around it, in the same place on every replica: a
         # snapshot taken at a command must not have a membership from after it.
         results: list[Any] = []
@@ -209,9 +209,9 @@ class Replica:
         self.is_installing = False
         """A leader's snapshot replaces the state machine's state; reads wait until it is there."""
         self.restoring = asyncio.Lock()
-        """One snapshot after another."""
+        """Held by the restore of a snapshot: one at a time."""
         self.snapshot_index = 0
-        """The newest snapshot that was asked for; the next one comes so many entries later."""
+        """The newest requested snapshot; the next one comes a number of entries later."""
         self._laggard_ticks = settings.election_ticks
         """Since a follower was seen that lags behind and answers."""
         self.bytes_since_state = 0
@@ -220,20 +220,20 @@ class Replica:
         self.tickets: deque[Ticket] = deque()
         """Writes that are not durable yet, or whose snapshot is not restored yet."""
         self.settling: tuple[tuple[int, ConfState], int] | None = None
-        """In which term and membership a removed store asked, and the log's last index then."""
+        """The term and membership of a removed store's question, and the log's last index then."""
         self.backlog_ticks = 0
         self.has_waited = False
-        """Its proposals have waited for a write to end."""
+        """Whether its proposals have waited for a write to end."""
         self.has_appended = False
-        """Entries went out to the followers since the last tick."""
+        """Whether entries went out to the followers since the last tick."""
         self.idle_ticks = 0
         self.is_asleep = False
-        """The leader has let the group sleep: no ticks, and nobody sends to this store."""
+        """The leader has let the group sleep: no ticks, and no store sends to this one."""
 
         self.only_votes = False
         """Its data is damaged, but for its log's end, its term and its vote (see `repair`)."""
         self.lost_up_to = 0
-        """Where the log has lost its end: up to where this store had acknowledged it."""
+        """If the log has lost its end: the index up to which this store had acknowledged it."""
         self.vote_floor: VoteFloor | None = None
         """After a crash: the rule that its votes obey until its log is whole again."""
 
@@ -244,7 +244,7 @@ class Replica:
             election_ticks=settings.election_ticks, slow_ms=settings.slow_sync_ms
         )
         self.seen_leader_changes = 0
-        """By the last tick."""
+        """The value at the last tick."""
 
     # Who leads
 
@@ -338,7 +338,7 @@ class Replica:
         return store in self.storage.state.given_up
 
     def check_change(self, steps: Sequence[MemberStep]) -> None:
-        """Raise the error if a membership change must be refused at once."""
+        """Raises the error if a membership change must be refused at once."""
         if self.storage.state.voters:
             raise Unavailable(f"the members of group {self.group} are being noted: try again")
         for step in steps:
@@ -385,14 +385,14 @@ class Replica:
             _log.debug("message ignored", group=self.group, reason=error.message)
 
     def propose(self, *batches: ProposalBatch) -> None:
-        """Take batches into the queue; raises what refuses them, with nothing changed."""
+        """Takes batches into the queue; raises why it refuses them, with nothing changed."""
         self._check_takes(sum(batch.size_bytes for batch in batches))
         self.wake()
         for batch in batches:
             self.proposals.add(batch)
 
     def propose_again(self, entries: list[Entry], done: ProposalDone) -> None:
-        """As `propose`, for commands that may have been proposed before, by this leader or another.
+        """Like `propose`, for commands that any leader may have proposed before.
 
         Commands that were applied are answered at once, and those in the log are waited for. Only
         the rest is proposed: a client that is not answered in time would else fill a slow disk with
@@ -450,7 +450,7 @@ class Replica:
         return is_left or self.applier.sessions.answer_to(session, sequence) is not None
 
     def _check_takes(self, size: int) -> None:
-        """Raise the error that refuses proposals now, if any."""
+        """Raises the error that refuses proposals now, if any."""
         if not self.is_leader:
             # The client may not have found a leader because it is gone while the group sleeps. A
             # group that is awake notices. Test:
@@ -475,7 +475,7 @@ class Replica:
             raise Overloaded(f"{len(self.reads)} reads wait in group {self.group}: try again later")
         raft = self.node.raft
         if self.leader == NOBODY and raft.id not in raft.tracker.progress:
-            raise self.not_leader()  # not added yet, or removed: nobody may ever tell the index
+            raise self.not_leader()  # not added yet, or removed: the index may never come
         self.wake()
         self.reads.add(done)
 
@@ -524,7 +524,7 @@ class Replica:
         )
 
     def enter_proposals(self) -> None:
-        """Give what waits to the core, as one run of entries."""
+        """Gives the waiting batches to the core, as one run of entries."""
         batches = self.proposals.take_queue(self.settings.message_bytes_max)
         if len(batches) == 1:
             # A copy: the core may put an empty entry in the place of a change that does not fit.
@@ -650,7 +650,7 @@ class Replica:
         return min(settings.entry_cache_bytes_max, share)
 
     def sleep(self) -> None:
-        """All members have all entries: none need be kept in memory."""
+        """Puts the replica to sleep. All members have all entries: none need be kept in memory."""
         self.is_asleep = True
         self.storage.cache.shrink(applied=self.applier.applied, bytes_max=0)
 

@@ -1,12 +1,12 @@
 """Proposals and linearizable reads of one group, from the caller to the result.
 
-A batch of commands is one proposal. Its entries stand next to each other in the log. It ends when
-its last entry was applied, or when entries of another leader took its place: then it is known that
-nothing of it was done.
+A batch of commands is one proposal. Its entries are adjacent in the log. It ends when its last
+entry was applied, or when entries of another leader replaced it: then it is certain that none of
+its commands was carried out.
 
-Many reads share one round of confirmation (ReadIndex). A read that comes while a round is under
-way waits for the next one: the round's index was taken before the read began, and might miss what
-was answered in between.
+Many reads share one round of confirmation (ReadIndex). A read that arrives during a round waits for
+the next one: the round's index was taken before the read began, and might miss changes acknowledged
+in between.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ProposalDone = Callable[[list[Any] | None, RaftwoodError | None], None]
 
 
 class ProposalBatch:
-    """Commands proposed together, and where they stand in the log once they do."""
+    """Commands proposed together, and their place in the log once they have one."""
 
     __slots__ = ("done", "entries", "first_index", "results", "size_bytes", "term")
 
@@ -40,10 +40,10 @@ class ProposalBatch:
 
 
 def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> list[ProposalBatch]:
-    """A batch that is too large for one message, as several that end as one.
+    """Splits a batch that is too large for one message into several that end as one.
 
-    Where some commands were carried out and others not, each of these has the reason as its result.
-    A session's batch has none then: it is sent again as a whole, and what was done is not repeated.
+    If only some commands were carried out, each of the others gets the reason as its result. A
+    session's batch then has no results: it is sent again as a whole, and no command is repeated.
     """
     parts: list[list[Entry]] = [[]]
     size = 0
@@ -57,7 +57,7 @@ def split_batch(entries: list[Entry], bytes_max: int, done: ProposalDone) -> lis
 
 
 def batches_of(parts: list[list[Entry]], done: ProposalDone) -> list[ProposalBatch]:
-    """A batch for each part of a proposal; they end as one."""
+    """Makes a batch for each part of a proposal; they end as one."""
     is_session = parts[0][0].kind is EntryKind.CONTROL
     results: dict[int, list[Any]] = {}
     errors: list[RaftwoodError] = []
@@ -71,7 +71,7 @@ def batches_of(parts: list[list[Entry]], done: ProposalDone) -> list[ProposalBat
         if len(results) < len(parts):
             return
         if len(errors) == len(parts) or (errors and is_session):
-            # One part that may have been done forbids to propose the whole again.
+            # If one part may have been done, the whole must not be proposed again.
             unknown = [reason for reason in errors if isinstance(reason, OutcomeUnknown)]
             done(None, (unknown or errors)[0])
         else:
@@ -84,17 +84,17 @@ def batches_of(parts: list[list[Entry]], done: ProposalDone) -> list[ProposalBat
 
 
 LogPlace = tuple[int, int]
-"""Of an entry in the log: index and term."""
+"""The index and term of an entry in the log."""
 NameOf = Callable[[Entry], bytes | None]
-"""What a command is known by, however often it is sent; None for one that has no name."""
+"""The name of a command, the same at each repetition; None for a command without a name."""
 IsRefused = Callable[[Entry, Mapping[bytes, LogPlace]], bool]
-"""Whether a command will be refused for what is missing before it: what is applied, or pending."""
+"""Whether a command will be refused, because a command before it is neither applied nor pending."""
 
 
 class PendingNames:
-    """Where a leader's log holds the commands that are not applied yet, by their names.
+    """The places of a leader's pending commands in its log, by their names.
 
-    Filled only when somebody asks, and each entry once: what is not sent again costs nothing.
+    Filled on demand, and each entry once: commands that are not repeated cost nothing.
     """
 
     __slots__ = ("_looked_at", "_places", "_term")
@@ -103,7 +103,7 @@ class PendingNames:
         self._places: dict[bytes, LogPlace] = {}
         self._term = 0
         self._looked_at = 0
-        """The last entry that was."""
+        """The index of the last entry that was looked at."""
 
     def find(
         self,
@@ -113,11 +113,11 @@ class PendingNames:
         name_of: NameOf,
         is_refused: IsRefused,
     ) -> "LogPlaces":
-        """The place of each name, None for one that the log does not hold.
+        """Returns the place of each name, None for a name that the log does not hold.
 
-        In one term a leader only adds to its log. Of two entries of a name the later one counts:
-        what its answer is, the earlier one knows too. One that came before the one in front of it
-        counts for nothing: it will be refused, so that it has to come again.
+        In one term a leader only adds to its log. Of two entries with one name the later one
+        counts: its answer holds for the earlier one, too. An entry that came before the one due in
+        front of it does not count: it will be refused, and has to be sent again.
         """
         applied = log.applied
         if term != self._term or applied >= self._looked_at:
@@ -142,13 +142,13 @@ LogPlaces = list[LogPlace | None]
 
 
 ALREADY_APPLIED: Final[LogPlace] = (0, 0)
-"""In place of a place: the command was applied, and what came of it is known."""
+"""In place of a place: the command was applied, and its result is known."""
 
 
 def parts_of(
     entries: list[Entry], places: LogPlaces, *, bytes_max: int
 ) -> tuple[list[list[Entry]], LogPlaces]:
-    """Entries in parts, and where each stands: together in the log, or nowhere yet, or
+    """Splits entries into parts with one place each: adjacent in the log, not in it yet (None), or
     `ALREADY_APPLIED`.
     """
     parts: list[list[Entry]] = []
@@ -168,7 +168,7 @@ def parts_of(
 
 
 def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", ProposalDone]:
-    """A future for the result of a single command, and what ends it."""
+    """Returns a future for the result of a single command, and the callback that ends it."""
     future: asyncio.Future[Any] = loop.create_future()
 
     def done(results: list[Any] | None, error: RaftwoodError | None) -> None:
@@ -185,18 +185,18 @@ def waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[Any]", Prop
 
 
 class ProposalMemory:
-    """What waits in all groups of a host, and how many groups share its memory."""
+    """The size of waiting commands in all groups of a host, which share its memory."""
 
     __slots__ = ("running", "size_bytes")
 
     def __init__(self, running: Sized = ()) -> None:
         self.running = running
-        """The groups."""
+        """The groups that share the memory."""
         self.size_bytes = 0
 
 
 class Proposals:
-    """Batches that wait to enter the log, then batches that wait to be applied."""
+    """Batches that wait to enter the log, and batches that wait to be applied."""
 
     __slots__ = ("_applied_term", "_host", "in_log", "queue", "size_bytes")
 
@@ -206,7 +206,7 @@ class Proposals:
         self.in_log: deque[ProposalBatch] = deque()
         self._applied_term = 0
         self.size_bytes = 0
-        """Of all that wait, either way."""
+        """The size of all waiting batches of both kinds."""
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.in_log)
@@ -217,7 +217,7 @@ class Proposals:
         self._host.size_bytes += batch.size_bytes
 
     def take_queue(self, bytes_max: int) -> list[ProposalBatch]:
-        """The first batches of the queue, one at least."""
+        """Takes the first batches of the queue, at least one."""
         size = 0
         for position, batch in enumerate(self.queue):
             size += batch.size_bytes
@@ -232,19 +232,20 @@ class Proposals:
         self.refuse(queue, error)
 
     def entered_log(self, batches: Sequence[ProposalBatch]) -> None:
-        """The core has given the batches their places."""
+        """Notes the places that the core has given to batches."""
         in_log = self.in_log
         is_ordered = not in_log or in_log[-1].first_index < batches[0].first_index
         if is_ordered:
             in_log.extend(batches)
             return
-        # Led before, with entries that are gone from this log: whether another replica brings them
-        # back is not known until something of a later term was applied. Or they were sent again.
+        # Batches of an earlier leadership, whose entries are gone from this log: another replica
+        # may bring them back until an entry of a later term was applied. Or batches that were sent
+        # again.
         for batch in batches:
             insort(in_log, batch, key=_first_index)
 
     def joined(self, batch: ProposalBatch, place: LogPlace) -> None:
-        """A batch was sent again whose entries the log holds already."""
+        """Attaches a repeated batch to entries that the log holds already."""
         batch.first_index, batch.term = place
         self.size_bytes += batch.size_bytes
         self._host.size_bytes += batch.size_bytes
@@ -255,13 +256,13 @@ class Proposals:
             self._end(batch, None, error)
 
     def refuse_all(self, error: RaftwoodError) -> None:
-        """The replica ends: what stands in the log may still be carried out by others."""
+        """Ends all batches with the replica: others may still carry out the entries in the log."""
         self.refuse_queue(error)
         in_log, self.in_log = self.in_log, deque()
         self.refuse(in_log, OutcomeUnknown(f"{error.message}; {_LEFT_BEHIND}"))
 
     def applied(self, entries: list[Entry], results: Sequence[Any]) -> None:
-        """Entries were applied, with a result each: hand out what was waited for."""
+        """Passes the results of applied entries to the batches that wait for them."""
         last = entries[-1].index
         in_log = self.in_log
         unfinished = []
@@ -275,7 +276,7 @@ class Proposals:
             self._end_older()
 
     def _end_older(self) -> None:
-        """Terms never fall along a log: nothing of an older term is committed from here on."""
+        """Ends batches of older terms: terms never fall along a log, so none will be committed."""
         older = [batch for batch in self.in_log if batch.term < self._applied_term]
         if older:
             self.in_log = deque(batch for batch in self.in_log if batch.term >= self._applied_term)
@@ -285,12 +286,12 @@ class Proposals:
     def _is_unfinished(
         self, batch: ProposalBatch, entries: list[Entry], results: Sequence[Any]
     ) -> bool:
-        """Take a batch's part of the results; whether the batch waits for more."""
+        """Takes a batch's part of the results; returns whether the batch waits for more."""
         start = batch.first_index + len(batch.results) - entries[0].index
         stop = min(len(entries), start + len(batch.entries) - len(batch.results))
         is_replaced = False
         while stop > start and entries[stop - 1].term != batch.term:
-            # Terms never fall along a log: only the end of a batch is replaced.
+            # Terms never fall along a log, so only the end of a batch can be replaced.
             stop -= 1
             is_replaced = True
         batch.results += results[start:stop]
@@ -305,14 +306,14 @@ class Proposals:
     def _replaced(self, batch: ProposalBatch) -> None:
         error = Unavailable(_REPLACED)
         if batch.results and batch.entries[0].kind is not EntryKind.CONTROL:
-            # The first ones made it into the log of the next leader.
+            # The first commands made it into the log of the next leader.
             missing = len(batch.entries) - len(batch.results)
             self._end(batch, batch.results + [error] * missing, None)
         else:
             self._end(batch, None, error)
 
     def overtaken(self, index: int) -> None:
-        """A snapshot took the place of entries up to an index: their results are not known."""
+        """Ends batches up to an index that a snapshot replaced: their results are unknown."""
         in_log = self.in_log
         while in_log and in_log[0].first_index <= index:
             self._end(in_log.popleft(), None, OutcomeUnknown(_OVERTAKEN))
@@ -330,9 +331,9 @@ def _first_index(batch: ProposalBatch) -> int:
 
 
 class OutcomeUnknown(ConnectionLost):
-    """It may or may not have been carried out, and this replica will never know.
+    """The command may or may not have been carried out, and this replica will never know.
 
-    As with a lost connection, a command of a session is sent again, and any other is not.
+    As after a lost connection, a session's command is sent again, and any other is not.
     """
 
     code = "outcome_unknown"
@@ -344,11 +345,11 @@ _OVERTAKEN = "a snapshot overtook the proposal: read the state to see whether it
 
 
 ReadDone = Callable[[RaftwoodError | None], None]
-"""Called once: when the state machine may be asked, or with the reason why not."""
+"""Called once: when the state machine may be read, or with the reason why not."""
 
 
 def read_waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[None]", ReadDone]:
-    """A future for the moment of a read, and what ends it."""
+    """Returns a future for the moment of a read, and the callback that ends it."""
     future: asyncio.Future[None] = loop.create_future()
 
     def done(error: RaftwoodError | None) -> None:
@@ -363,7 +364,7 @@ def read_waiter(loop: asyncio.AbstractEventLoop) -> tuple["asyncio.Future[None]"
 
 
 class Reads:
-    """Reads waiting for a round, in a round, and waiting for the state machine to get there."""
+    """Reads that wait for a round, in a round, or for the state machine to catch up."""
 
     __slots__ = ("_confirmed", "_in_round", "_prefix", "_round", "_round_ticks", "waiting")
 
@@ -384,7 +385,7 @@ class Reads:
         self.waiting.append(done)
 
     def next_round(self) -> bytes | None:
-        """The context of a round to begin now; None if one is under way or nobody waits."""
+        """Returns the context of a new round; None if one is under way or no read waits."""
         if self._in_round or not self.waiting:
             return None
         self._in_round, self.waiting = self.waiting, []
@@ -396,23 +397,23 @@ class Reads:
         return self._prefix + self._round.to_bytes(8, "little")
 
     def tick(self, round_ticks_max: int) -> None:
-        """Give up a round that was not answered: a message was lost, or there is no leader."""
+        """Gives up an unanswered round: a message was lost, or there is no leader."""
         if not self._in_round:
             return
         self._round_ticks += 1
         if self._round_ticks > round_ticks_max:
-            # The reads go first into the next round, with a context of its own.
+            # The reads go to the front of the next round, with a new context.
             self.waiting = self._in_round + self.waiting
             self._in_round = []
 
     def confirmed(self, context: bytes, index: int) -> None:
-        """A round was answered: its reads may be served once an index is applied."""
+        """Takes a round's answer: its reads may be served once `index` is applied."""
         if self._in_round and context == self._context():
             self._confirmed.append((index, self._in_round))
             self._in_round = []
 
     def applied(self, index: int) -> None:
-        """Serve what waited for the state machine."""
+        """Serves the reads that waited for the state machine to reach `index`."""
         if not self._confirmed:
             return
         ready = [dones for needed, dones in self._confirmed if needed <= index]

@@ -1,4 +1,4 @@
-"""The store's side: proposals, reads and questions of clients, handed to the host."""
+"""The store's side of clients' proposals, reads and questions: passes them to the host."""
 
 from collections.abc import Container
 from typing import Any
@@ -23,15 +23,15 @@ from raftwood.raft.sessions import encode_command, encode_register
 from raftwood.raft.state_machine import PatientMachine
 
 COMMANDS_MAX = 16_384
-"""In one proposal."""
+"""The most commands in one proposal."""
 SESSIONS_MAX = 1_024
-"""Of one group."""
+"""The most sessions of one group."""
 WAITS_MAX = 10_000
 """Questions that wait for a change; further ones are answered at once."""
 
 
 class RaftService:
-    """Serves one host's groups, all or those named; state machines there answer in bytes."""
+    """Serves one host's groups, all or the named ones; state machines there answer in bytes."""
 
     def __init__(self, host: NodeHost, *, groups: Container[int] | None = None) -> None:
         self._host = host
@@ -118,13 +118,13 @@ class RaftService:
         return answer
 
     def _check_leads(self, group: int) -> None:
-        """Others hear of a change with the leader's next message, and that may take a tick."""
+        """Refuses unless this store leads: others learn of a change up to a tick later."""
         if not self._host.is_leading(group):
             leader = self._host.leader(group)
             raise NotLeader(f"store {self._host.id} does not lead group {group}", leader)
 
     async def _waited(self, group: int, query: bytes, wait_ms: int) -> bool:
-        """Let a question wait that was just answered; whether there may be another answer now."""
+        """Waits for a change after an answer; returns whether the answer may differ now."""
         machine = self._host.machine(group)
         if self._waits >= WAITS_MAX or not isinstance(machine, PatientMachine):
             return False

@@ -158,7 +158,7 @@ def decode_session(answer: bytes) -> int:
 
 
 def decode_control(entry: Entry) -> ControlEntry:
-    """Decode an entry of the kind CONTROL; `ProtocolError` if it is none."""
+    """Decodes an entry of the kind CONTROL; `ProtocolError` if it is none."""
     payload = entry.payload
     if payload and payload[0] == COMMAND and len(payload) >= _COMMAND_BYTES:
         _, session, sequence, acknowledged = _command_head(payload)
@@ -211,7 +211,7 @@ class _Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 _Kept = bytes | _Failure | None
-"""A result; None where it was too large to be kept."""
+"""A result; None if it was too large to be kept."""
 
 
 class _Session:
@@ -231,7 +231,7 @@ class _Session:
         self.forgotten = acknowledged
         """Results are forgotten up to here; less than acknowledged only within a batch."""
         self.kept: dict[int, _Kept | int] = {}
-        """By sequence; within a batch the position of the entry whose result is to come."""
+        """Results by sequence; within a batch the position of the entry whose result is to come."""
         self.kept_bytes = 0
 
     def keep(self, sequence: int, result: Any) -> None:
@@ -250,7 +250,7 @@ class _Session:
             )
 
     def forget(self, acknowledged: int) -> None:
-        """Drop the results that the client has, or has given up."""
+        """Drops the results that the client has, or has given up."""
         kept = self.kept
         gone: Iterable[int] = range(self.forgotten + 1, acknowledged + 1)
         if acknowledged - self.forgotten > len(kept):
@@ -326,7 +326,7 @@ class SessionTable:
     def __init__(self) -> None:
         self.now_ms = 0
         self._sessions: dict[int, _Session] = {}
-        """In the order of their last use; one that is used twice between ticks moves once."""
+        """Sessions in the order of their last use; one used twice between ticks moves once."""
         self._nonces: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -399,7 +399,7 @@ class SessionTable:
     def _is_new(self, command: SessionCommand, plan: SessionPlan, position: int) -> bool:
         """Whether a command has to be run; if not, its answer is in the plan."""
         # Without its session nobody knows whether the command was run before. To run it could be
-        # the second time, so the client is told that it may have been applied.
+        # the second time, so the client learns that it may have been applied.
         session = self._sessions.get(command.session)
         if session is None:
             plan.answers[position] = SessionExpired(
@@ -489,7 +489,7 @@ class SessionTable:
 
     @classmethod
     def decoded(cls, data: bytes) -> "SessionTable":
-        """The table of a snapshot; `UnsupportedVersion` or `StoreDamaged` where it is none."""
+        """Decodes the table of a snapshot; `UnsupportedVersion` or `StoreDamaged` if it is none."""
         stored = decode_versioned(
             data, _StoredTable, version=TABLE_VERSION, name=_TABLE_NAME, remedy=_REMEDY
         )

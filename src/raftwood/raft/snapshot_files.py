@@ -89,7 +89,7 @@ _PIECES_PER_SYNC: Final = 8
 
 @contextmanager
 def as_store_errors(path: str) -> Iterator[None]:
-    """Around the disk operations of one file: errors of the system as errors of a store."""
+    """Turns errors of the system during operations on one file into errors of a store."""
     try:
         yield
     except OSError as error:
@@ -107,7 +107,7 @@ class ExtraFileList:
         self.paths: dict[str, str] = {}
 
     def add(self, name: str, path: str) -> None:
-        """Take a file; it must stay as it is until the save has ended."""
+        """Takes a file; it must stay unchanged until the save has ended."""
         checked_name("extra file", name)
         if name in self.paths:
             raise AlreadyExists(f"the snapshot has an extra file {name!r} already: name it anew")
@@ -136,7 +136,7 @@ class PieceFile:
             )
 
     async def add(self, *buffers: Buffer) -> None:
-        """Take more bytes; they are written once there are enough for a piece."""
+        """Takes more bytes; writes them once there are enough for a piece."""
         self._buffers += buffers
         self._waiting += sum(map(len, buffers))
         if self._waiting >= self._piece_bytes or len(self._buffers) >= _PIECE_BUFFERS_MAX:
@@ -159,13 +159,13 @@ class PieceFile:
             await perform(self._files, *operations)
 
     async def close(self) -> None:
-        """Write the rest, for a file that may be gone after a crash."""
+        """Writes the rest, for a file that may be gone after a crash."""
         await self.flush()
         with as_store_errors(self.path):
             await perform(self._files, seam.Close(self.path))
 
     async def commit(self, target: str, folder: str) -> None:
-        """Write the rest and give the file its name; durable when this returns."""
+        """Writes the rest and gives the file its name; durable when this returns."""
         await self.flush()
         self._names.append(target)
         with as_store_errors(target):
@@ -178,7 +178,7 @@ class PieceFile:
             )
 
     async def discard(self) -> None:
-        """Remove the file, whichever name it has by now.
+        """Removes the file, whichever name it has by now.
 
         The last name goes first, in this turn: only it may be given to another file later.
         """
@@ -187,7 +187,7 @@ class PieceFile:
 
 
 async def remove_scratch(files: Files, path: str) -> None:
-    """Remove a file that nobody needs; one that stays goes at the next start."""
+    """Removes a useless file; if that fails, the next start removes it."""
     try:
         await perform(files, seam.Unlink(path))
     except FileNotFoundError:
@@ -205,7 +205,7 @@ async def write_container(
     *,
     files: Files,
 ) -> bool:
-    """Write all but the name; False where it was stopped."""
+    """Writes all but the name; False if it was stopped."""
     await file.create()
     await file.add(encoder.header)
     for chunk in chunks:
@@ -256,7 +256,7 @@ async def read_meta(files: Files, path: str) -> tuple[SnapshotMeta, int]:
 class _Parts:
     """The frames of a container, each verified; ends only if the container is complete.
 
-    Not a generator: one that is left in the middle needs nobody to close it.
+    Not a generator: one that is left in the middle need not be closed.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class SnapshotReader:
         return _Chunks(_Parts(self._files, self._path, self.size))
 
     async def extract_extra(self) -> dict[str, str]:
-        """Copy the extra files out: name → path of a file that is there until `close`.
+        """Copies the extra files out: name → path of a file that is there until `close`.
 
         The receiver may rename it to keep it. `StoreDamaged`, with nothing left, where any of the
         snapshot is bad.
@@ -404,7 +404,7 @@ class SnapshotReader:
         return data  # type: ignore[no-any-return]
 
     async def close(self) -> None:
-        """Remove what was extracted."""
+        """Removes what was extracted."""
         extracted, self._extracted = self._extracted, []
         for file in extracted:
             await file.discard()
@@ -455,12 +455,12 @@ class SnapshotReceiver:
         self._is_kept = False
 
     async def begin(self) -> None:
-        """Make the file; called once, before the receiver is handed out."""
+        """Creates the file; called once, before the receiver is handed out."""
         self._check_open()
         await self._file.create()
 
     async def write(self, offset: int, data: Buffer) -> None:
-        """Take the next piece; the same piece as the last one again is taken as said already.
+        """Takes the next piece; ignores a repetition of the last one.
 
         `OutOfRange` for one from elsewhere, which changes nothing. `ProtocolError` where the bytes
         are no snapshot or not the announced one, `DiskFull` or `StoreError` where the disk fails.
@@ -487,7 +487,7 @@ class SnapshotReceiver:
             self._last_piece = piece
 
     async def finish(self) -> None:
-        """Keep the snapshot: durable when this returns; `ProtocolError` where it is not whole.
+        """Keeps the snapshot: durable when this returns; `ProtocolError` if it is not whole.
 
         Said again, it does nothing.
         """
@@ -514,7 +514,7 @@ class SnapshotReceiver:
                 raise
 
     async def abort(self) -> None:
-        """Drop what was received; nothing happens where it has been kept or dropped already."""
+        """Drops what was received; does nothing if it was kept or dropped already."""
         if self._is_open:
             self._close()
             await self._file.discard()
@@ -605,7 +605,7 @@ class SnapshotFiles:
     async def recover(
         cls, files: Files, folder: str, *, piece_bytes: int = PIECE_BYTES
     ) -> "SnapshotFiles":
-        """Open a store's folder of snapshots, making it where there is none.
+        """Opens a store's folder of snapshots, creating it if there is none.
 
         Removes what a crash left unfinished. Files of unknown names are left alone.
         """
@@ -647,7 +647,7 @@ class SnapshotFiles:
     def save(
         self, meta: SnapshotMeta, chunks: Iterator[bytes], extra: ExtraFileList, stopped: Stopped
     ) -> Coroutine[Any, Any, StoredSnapshot | None]:
-        """Store a state machine's snapshot; None, with nothing left, where it was stopped.
+        """Stores a state machine's snapshot; None, with nothing left, if it was stopped.
 
         The first chunk is taken by the call itself, the others while the result is awaited. One
         save per group at a time. `AlreadyExists` where there is one of that index, `DiskFull` or
@@ -685,7 +685,7 @@ class SnapshotFiles:
         return None
 
     async def open(self, group: int, index: int) -> SnapshotReader:
-        """A reader of one snapshot, its header verified again; `NotFound` where there is none."""
+        """Opens a reader of one snapshot and verifies its header; `NotFound` if there is none."""
         if (group, index) in self.damaged:
             raise StoreDamaged(self.damaged[group, index].message)
         expected = self._stored.get((group, index))
@@ -700,7 +700,7 @@ class SnapshotFiles:
     async def begin_receive(
         self, *, group: int, index: int, term: int, size: int, sender: int
     ) -> SnapshotReceiver:
-        """Take in a snapshot from another store; one that comes for the same group is aborted."""
+        """Receives a snapshot from another store; aborts an earlier one of the same group."""
         announced = AnnouncedSnapshot(group, index, term, size, sender)
         self._check_new(group, index)
         if size > SNAPSHOT_BYTES_MAX:
@@ -726,11 +726,11 @@ class SnapshotFiles:
             del self._receivers[receiver.announced.group]
 
     async def remove(self, group: int, index: int) -> None:
-        """Remove a snapshot, durably; does nothing where there is none."""
+        """Removes a snapshot, durably; does nothing if there is none."""
         await self._remove([(group, index)])
 
     async def remove_group(self, group: int) -> None:
-        """Remove all that is there of a group and abort what comes; no save may be under way."""
+        """Removes all snapshots of a group and aborts incoming ones; no save may be under way."""
         receiver = self._receivers.get(group)
         if receiver is not None:
             await receiver.abort()

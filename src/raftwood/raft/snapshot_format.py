@@ -48,18 +48,18 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a snapshot is of, and what the host keeps beside the state."""
+    """The group and place of a snapshot, and the host's data beside the state."""
 
     group: Count
     index: Count
     term: Count
     configuration: ConfState
     addresses: dict[int, str]
-    """Where the members are, by node."""
+    """The addresses of the members, by node."""
     host_data: bytes = b""
-    """What the host itself replicates with the state, such as its clients' sessions."""
+    """The host's own replicated data, such as its clients' sessions."""
     configuration_index: Count = 0
-    """Of the entry that made the configuration what it is; 0 where an older program wrote it."""
+    """The index of the entry that made the configuration; 0 if an older program wrote it."""
 
 
 _encode_meta = msgspec.msgpack.Encoder().encode
@@ -141,7 +141,7 @@ class SnapshotDecoder:
         self.ended = False
         self._buffer = bytearray()
         self._offset = 0
-        """Where in the container the buffer begins."""
+        """The buffer's offset in the container."""
         self._chain = 0
         self._chunks = 0
         self._names: set[bytes] = set()
@@ -162,7 +162,7 @@ class SnapshotDecoder:
         return parts
 
     def finish(self) -> None:
-        """All bytes were fed: they have to be a whole container."""
+        """Checks, after the last bytes, that they are a whole container."""
         if not self.ended:
             raise StoreDamaged(f"it ends at offset {self._offset + len(self._buffer)}, too early")
 
@@ -192,7 +192,7 @@ class SnapshotDecoder:
         return end
 
     def _take_frame(self, view: memoryview, parts: list[SnapshotFrame]) -> int:
-        """Take the frame that the view begins with; its bytes, or 0 where it is not whole yet."""
+        """Takes the frame at the view's start; returns its bytes, or 0 if it is not whole yet."""
         if self.ended and len(view):
             raise self._damaged("bytes follow its end")
         if len(view) < FRAME_BYTES:

@@ -53,7 +53,7 @@ _log = get_logger("raft")
 
 
 class Snapshotter:
-    """One per host."""
+    """The snapshots of one host."""
 
     def __init__(self, log: SegmentLog, files: SnapshotFiles, peers: Transport) -> None:
         self._log = log
@@ -65,7 +65,7 @@ class Snapshotter:
     async def restore(
         self, group: int, storage: GroupStorage, applier: Applier, stopped: Stopped
     ) -> None:
-        """At a start: bring the state machine to the newest snapshot, and remove left-overs."""
+        """At a start: brings the state machine to the newest snapshot, and removes left-overs."""
         listed = storage.state.snapshots
         for stored in self._files.stored():
             if stored.group == group and stored.index not in listed:
@@ -77,7 +77,7 @@ class Snapshotter:
     async def _recover_machine(
         self, group: int, storage: GroupStorage, applier: Applier, index: int, stopped: Stopped
     ) -> None:
-        """Put a snapshot's state into the state machine; `StoreDamaged` where it is bad."""
+        """Restores a snapshot's state in the state machine; `StoreDamaged` if it is bad."""
         async with await self._open(group, storage, index) as reader:
             meta = reader.meta
             extra = await reader.extract_extra()
@@ -103,7 +103,7 @@ class Snapshotter:
             raise _missing(storage, index, error) from error
 
     async def verify(self, replica: Replica) -> None:
-        """Read all snapshots of a replica; `StoreDamaged` where one is bad or missing."""
+        """Reads all snapshots of a replica; `StoreDamaged` if one is bad or missing."""
         for index in replica.storage.state.snapshots:
             async with await self._open(replica.group, replica.storage, index) as reader:
                 try:
@@ -115,7 +115,7 @@ class Snapshotter:
     # Taking
 
     async def save(self, replica: Replica) -> int:
-        """Take a snapshot of the applied state; returns its index.
+        """Takes a snapshot of the applied state; returns its index.
 
         The membership and the session table belong to it, as of the same index: the entries that
         made them will be gone. Planted bugs: "saves the membership before the last change", "leaves
@@ -174,7 +174,7 @@ class Snapshotter:
     # Shortening the log
 
     async def compact(self, replica: Replica, up_to: int, *, log_up_to: int | None = None) -> int:
-        """Make the newest snapshot at or below an index the visible one, and cut the log before it.
+        """Makes the newest snapshot at or below an index visible, and cuts the log before it.
 
         `log_up_to` keeps more of the log, for followers that lag a little. Answers the visible
         snapshot's index; `NotFound` where there is none at or below.
@@ -209,7 +209,7 @@ class Snapshotter:
         return visible
 
     async def drop(self, replica: Replica, index: int) -> None:
-        """Remove a snapshot that is neither the visible one nor the newest."""
+        """Removes a snapshot that is neither the visible one nor the newest."""
         storage, group = replica.storage, replica.group
         snapshots = storage.state.snapshots
         if index not in snapshots[1:-1]:
@@ -252,11 +252,11 @@ class Snapshotter:
                 await self._files.remove(group, stored.index)
 
     async def note(self, replica: Replica, state: GroupState) -> None:
-        """Store another state of a replica that runs."""
+        """Stores another state of a running replica."""
         await self._write(replica, state)
 
     async def _write(self, replica: Replica, state: GroupState, *records: Record) -> None:
-        """Store a state that is no part of the core's writes; in memory once the log has it."""
+        """Stores a state that is no part of the core's writes; in memory once the log has it."""
         if replica.is_halted:
             # Its data may be dropped by now, and its state would stand beside that of a repair.
             raise ShuttingDown(f"group {replica.group} is being stopped")
@@ -277,7 +277,7 @@ def _missing(storage: GroupStorage, index: int, error: NotFound) -> RaftwoodErro
 
 
 SENDS_MAX: Final = 4
-"""At once; others wait."""
+"""How many snapshots are sent at once; others wait."""
 CALL_TIMEOUT_MS: Final = 10_000
 RECEIVER_IDLE_TICKS_MAX: Final = 300
 RETRY_PAUSE_S: Final = 0.5
@@ -349,9 +349,9 @@ class SnapshotTransfer:
     # Sending
 
     async def send(self, replica: Replica, message: Message) -> None:
-        """Send the snapshot of a message, and report the outcome to the core in any case.
+        """Sends the snapshot of a message, and reports the outcome to the core in any case.
 
-        The core sends that follower nothing else until it hears of the outcome.
+        The core sends that follower nothing else until it knows the outcome.
         """
         failed = True
         try:
@@ -432,7 +432,7 @@ class SnapshotTransfer:
         return b""
 
     async def _on_end(self, call: Call, offer: SnapshotOffer) -> bool:
-        """All pieces are here: the snapshot goes to raft, which may not need it any more."""
+        """Completes a snapshot and passes it to raft, which may no longer need it."""
         group, index = offer.group, offer.index
         replica = self._replica_of(group)
         self._check(replica, call, offer)
@@ -480,7 +480,7 @@ class SnapshotTransfer:
         self._idle_ticks.pop(group, None)
 
     async def tick(self) -> None:
-        """Drop what is no longer being sent."""
+        """Aborts incoming snapshots whose sender has fallen silent."""
         for group in [*self._idle_ticks]:
             self._idle_ticks[group] += 1
             if self._idle_ticks[group] > RECEIVER_IDLE_TICKS_MAX:

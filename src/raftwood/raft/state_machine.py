@@ -1,4 +1,4 @@
-"""The seam between a replicated log and what is built on it.
+"""The seam between a replicated log and the state machines on it.
 
 A state machine is deterministic: the same commands in the same order leave every replica in the
 same state and give the same results. It reads no clock and draws no random numbers. All calls come
@@ -27,14 +27,14 @@ class ExtraFiles(Protocol):
     """Files that travel with a snapshot beside its chunks."""
 
     def add(self, name: str, path: str) -> None:
-        """Take a file of the host's disk into the snapshot; it is copied before the save ends."""
+        """Takes a file of the host's disk into the snapshot; it is copied before the save ends."""
 
 
 class StateMachine(Protocol):
-    """What a group of replicas replicates."""
+    """The state that a group of replicas replicates."""
 
     def update(self, commands: Sequence[CommittedCommand]) -> Sequence[Any]:
-        """Apply commands in order; a result for each, which its proposer gets.
+        """Applies commands in order; returns a result for each, which its proposer gets.
 
         A `RaftwoodError` among the results is raised to the proposer; it is a result like any
         other, equal on all replicas. Anything raised ends the process: a replica that skips a
@@ -42,7 +42,7 @@ class StateMachine(Protocol):
         """
 
     def lookup(self, query: Any) -> Any:
-        """Answer a question from what was applied so far, and change nothing."""
+        """Answers a question from the state applied so far, and changes nothing."""
 
     def save_snapshot(self, files: ExtraFiles, stopped: Stopped) -> Iterator[bytes]:
         """The state as of now, in chunks; later commands do not show in it.
@@ -54,21 +54,21 @@ class StateMachine(Protocol):
     async def recover_from_snapshot(
         self, chunks: AsyncIterator[bytes], files: Mapping[str, str], stopped: Stopped
     ) -> None:
-        """Become what `save_snapshot` saw, in place of all there is; `files` names paths.
+        """Replaces the whole state by the one that `save_snapshot` saw; `files` names paths.
 
-        Returns early, with a state that nobody will use, once `stopped` answers true.
+        Returns early, with a state that is never used, once `stopped` answers true.
         """
 
     def close(self) -> None:
-        """Give up what is held; nothing is called afterwards."""
+        """Releases all resources; nothing is called afterwards."""
 
 
 @runtime_checkable
 class PatientMachine(Protocol):
-    """What some state machines can do besides: let a question wait for something to tell."""
+    """An addition of some state machines: a question can wait for a change."""
 
     async def wait(self, query: Any, timeout_ms: int) -> bool:
-        """Until `lookup` tells something, or for as long; False where it need not have waited."""
+        """Waits for news in `lookup` or the end of the time; False if it need not have waited."""
 
 
 @runtime_checkable
@@ -82,10 +82,10 @@ class NamingMachine(Protocol):
         """A command's name, at least 18 bytes; None for one without."""
 
     def name_before(self, payload: bytes) -> bytes | None:
-        """The command that this one is refused without; None where it depends on no other."""
+        """The name of the command that must come before this one; None if it needs no other."""
 
     def answer_to(self, name: bytes) -> Any:
-        """What came of the command, if it was applied and is remembered; else None."""
+        """The outcome of the command, if it was applied and is remembered; else None."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Time in a host: ticks of the groups that are awake, pings, and what is due now and then."""
+"""A host's clock: ticks of the groups that are awake, pings, and periodic work."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _log = get_logger("raft")
 
 
 class Ticker:
-    """One task per host."""
+    """Ticks the groups of one host, in one task."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Ticker:
         self._sync_time = sync_time
         self._sync_count = 0
         self._rests = False
-        """Nothing was synced since the last tick: that tells nothing of the disk."""
+        """Whether no sync ran since the last tick, which says nothing about the disk."""
         self.slow_hand_overs = 0
         self.slow_sync_ms = settings.slow_sync_ms
         self._propose = propose
@@ -78,13 +78,13 @@ class Ticker:
             self._turns.guarded(self._tick)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Without ticks a store neither leads nor stands, and nobody would know why."""
+        """Reports a failed task: without ticks a store neither leads nor stands for election."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._turns.failed(error)
 
     def sync_ms(self) -> int | None:
-        """How long a sync takes on this store, as far as is known."""
+        """How long a sync takes on this store; None if unknown."""
         return self._sync_time.estimate_ms(asyncio.get_running_loop().time())
 
     def _tick(self) -> None:
@@ -98,7 +98,7 @@ class Ticker:
             if not replica.is_serving or replica.is_asleep:
                 continue
             if quiesce_ticks and may_sleep(replica, quiesce_ticks):
-                # Without a tick: its heartbeat would wake the others again.
+                # Skips the tick: its heartbeat would wake the others again.
                 bedtime.add(replica)
             else:
                 self._tick_replica(replica, own_ms)
@@ -123,9 +123,9 @@ class Ticker:
             self._turns.mark(replica)
 
     def _ask_membership(self, replica: Replica) -> None:
-        """A replica that is in no membership and hears nothing was removed, or is yet to be added.
+        """Asks whether a silent replica in no membership was removed, or is yet to be added.
 
-        Its log alone does not tell: it may still replay what was long before.
+        Its log alone cannot show this: it may still replay old entries.
         """
         raft = replica.node.raft
         if raft.id in raft.tracker.progress or replica.idle_ticks % self._settings.election_ticks:
@@ -136,7 +136,7 @@ class Ticker:
                 peer.channel.send(ASK_MEMBERSHIP, replica.group.to_bytes(GROUP_BYTES, "little"))
 
     def _leave_leadership(self, replica: Replica) -> None:
-        """A leader that cannot write for long lets another one lead."""
+        """Hands over the leadership of a replica that cannot write for long."""
         replica.backlog_ticks = replica.backlog_ticks + 1 if replica.backlog else 0
         if replica.backlog_ticks > self._settings.election_ticks and replica.is_leader:
             successor = replica.best_follower()
@@ -145,7 +145,7 @@ class Ticker:
                 replica.node.transfer_leadership(successor)
 
     def _spare_a_slow_disk(self, replica: Replica, own_ms: int | None) -> None:
-        """A leader whose disk is far slower than the others' lets one of them lead."""
+        """Hands over the leadership if this store's disk is far slower than the others'."""
         raft, configuration = replica.node.raft, replica.configuration
         if raft.transferee or configuration.voters_outgoing:
             return
@@ -166,7 +166,7 @@ class Ticker:
             replica.node.transfer_leadership(successor)
 
     def _tick_sessions(self) -> None:
-        """Sessions end by replicated time, which only the leader's clock moves on."""
+        """Advances the replicated time that ends sessions; only the leader's clock moves it."""
         settings = self._settings
         elapsed_ms = self._session_ticks * settings.tick_ms
         for group, replica in self._replicas.items():

@@ -74,7 +74,7 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str
     epoch: int
     address: str
-    """Where the store can be reached; empty where it does not know."""
+    """The address of the store; empty if it does not know it."""
     knows_sync_times: bool = False
     """Whether a ping to it may tell how long a sync takes; release 0.1.0 does not say so."""
 
@@ -88,7 +88,7 @@ def encode_ping(sync_ms: int | None) -> bytes:
 
 
 def decode_ping(payload: Payload) -> int | None:
-    """How long a sync takes at the sender; None where it does not say."""
+    """Decodes how long a sync takes at the sender; None if it does not say."""
     if len(payload) < _SYNC_TIME.size:
         return None
     sync_ms: int = _SYNC_TIME.unpack_from(payload)[0]
@@ -118,7 +118,7 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True):
     reader_secret: Secret | None = None
     """Known to clients that may change nothing."""
     operator_secret: Secret | None = None
-    """Known to those who may change the groups; without it only stores may."""
+    """Known to operators, who may change the groups; without it only stores may."""
     tls: ClientTls | None = None
     limits: ClientLimits = ClientLimits(
         connect_timeout_ms=2_000, ping_interval_ms=2_000, ping_timeout_ms=2_000
@@ -328,7 +328,7 @@ _BACKOFF = Backoff(first_ms=20, longest_ms=500)
 
 
 class Peer:
-    """One other store."""
+    """Another store."""
 
     __slots__ = (
         "address",
@@ -346,7 +346,7 @@ class Peer:
         self.address = address
         self.channel = channel
         self.epoch: int | None = None
-        """Which start of the store was heard from last; None where it was not accepted yet."""
+        """The start of the store that was heard from last; None if it was not accepted yet."""
         self.voice: Identity | None = None
         """The identity of the connection on which the store introduced itself last."""
         self.silent_ticks = 0
@@ -355,7 +355,7 @@ class Peer:
         """The last reason that it gave for refusing this store."""
         self.knows_sync_times = False
         self.sync_ms: int | None = None
-        """How long a sync takes there, as its last ping told."""
+        """How long a sync takes there, by its last ping."""
 
 
 class Transport:
@@ -394,7 +394,7 @@ class Transport:
         return self._peers.get(store)
 
     def sync_ms(self, store: int) -> int | None:
-        """How long a sync takes at a store, as it told; None where that is not known."""
+        """How long a sync takes at a store; None if unknown."""
         peer = self._peers.get(store)
         return None if peer is None or peer.is_lost else peer.sync_ms
 
@@ -435,12 +435,12 @@ class Transport:
         channel.start()
 
     def introduce_again(self) -> None:
-        """Send the introduction to all stores again, because its contents have changed."""
+        """Sends the introduction to all stores again, because its contents have changed."""
         for peer in self._peers.values():
             peer.channel.send(INTRODUCE, self._introduce())
 
     def send(self, store: int, frame: Sequence[Buffer]) -> None:
-        """Send a raft frame. One that cannot be sent is dropped; raft sends its contents again."""
+        """Sends a raft frame. One that cannot be sent is dropped; raft sends its contents again."""
         peer = self._peers.get(store)
         if (
             peer is not None
@@ -451,7 +451,7 @@ class Transport:
             self._on_unreachable(store)
 
     def heard(self, identity: Identity) -> bool:
-        """Note that a store is alive; returns whether messages on this connection count.
+        """Notes that a store is alive; returns whether messages on this connection count.
 
         Each connection has an identity object of its own. Late messages on an older connection, or
         on one of another store under the same number, do not count: two stores that both answer for
@@ -466,7 +466,7 @@ class Transport:
         return True
 
     async def tick(self, silent_ticks_max: int, sync_ms: int | None = None) -> list[int]:
-        """Send a sign of life to all stores; returns those that fell silent, each once."""
+        """Sends a sign of life to all stores; returns those that fell silent, each once."""
         lost = []
         ping = encode_ping(sync_ms)
         for store, peer in self._peers.items():

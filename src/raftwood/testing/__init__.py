@@ -1,4 +1,4 @@
-"""A test kit: the world of a cluster in one process, in virtual time, all of it from a seed.
+"""A test kit: a whole cluster in one process, in virtual time, all of it from a seed.
 
 Unmodified asyncio code runs on a simulated network, disk and clock that fail in the ways real ones
 do; equal seeds give equal runs. Beside it stand crash images (recover from every moment of a

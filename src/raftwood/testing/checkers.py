@@ -4,12 +4,12 @@
 Operations: `write` (input: value), `read` (output: value) and `compare_and_set` (input: [expected,
 new], output: whether it was set). Each key is a register of its own that starts as `initial`. An
 unknown operation may take effect at any time after its call, or never: a request that timed out may
-still be on its way, and to call it failed would blame a store for doing what it was asked.
+still be under way, and to call it failed would blame a store for doing as it was asked.
 
 `check_log`: does a history of an append-only log keep its promises? Operations: `append` (input: a
-value that nobody else appends; output: its position) and `read` (input: the position to start at;
-output: {"records": [[position, value], …], "complete": bool}, where `complete` says that the read
-reached the end of the log). Each key is a log of its own.
+unique value; output: its position) and `read` (input: the position to start at; output: {"records":
+[[position, value], …], "complete": bool}, where `complete` says that the read reached the end of
+the log). Each key is a log of its own.
 """
 
 from bisect import bisect_left, bisect_right
@@ -40,13 +40,13 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class CheckTooLarge(SimulationError):
-    """The search was given up: shorten the history or lessen the unknown operations."""
+    """The search was given up: use a shorter history, or fewer unknown operations."""
 
 
 def check_registers(
     history: Iterable[Event], *, initial: Any = None, states_max: int = 5_000_000
 ) -> Violation | None:
-    """None where the history is linearizable."""
+    """Returns None if the history is linearizable."""
     by_key: dict[str, list[Event]] = {}
     for event in history:
         by_key.setdefault(event.key, []).append(event)
@@ -58,7 +58,7 @@ def check_registers(
 
 
 class _Entry:
-    """A call or a return in the order of time, linked so that it can be lifted out."""
+    """A call or a return in order of time, linked so that it can be removed."""
 
     __slots__ = ("bit", "event", "following", "is_call", "partner", "previous")
 
@@ -122,7 +122,7 @@ class _Search:
                 else:
                     entry = entry.following
                 continue
-            # A return: its operation had to be placed before here, and nothing fitted.
+            # A return: its operation had to be placed before here, and no place fitted.
             self._remember(head, done, state)
             if not done:
                 return self._violation()
@@ -190,7 +190,7 @@ def _step(event: Event, state: Hashable) -> tuple[bool, Hashable]:
 
 
 def _relevant(events: list[Event]) -> list[Event]:
-    """Leave out what cannot matter, above all unknown writes whose value nobody saw."""
+    """Drops events that cannot matter, above all unknown writes whose value no client saw."""
     seen: set[Hashable] = set()
     has_failed_comparison = False
     for event in events:
@@ -229,7 +229,8 @@ def check_log(
     final: dict[str, Sequence[tuple[int, Any]]] | None = None,
     truncated_before: int = 0,
 ) -> Violation | None:
-    """None where acked appends are there exactly once, in real-time order, alike for all readers.
+    """Returns None if acked appends are there exactly once, in real-time order, alike for all
+    readers.
 
     `final` is the whole log per key, read after the cluster came to rest; positions below
     `truncated_before` may be gone from it.
@@ -276,7 +277,7 @@ class _Log:
         self._reads = [
             event for event in events if event.operation == "read" and event.outcome == "ok"
         ]
-        # What stands where, and who said so first.
+        # The value at each position, and the event that first reported it.
         self._value_at: dict[int, Any] = {}
         self._position_of: dict[Any, int] = {}
         self._told_by: dict[int, Event] = {}
@@ -293,7 +294,7 @@ class _Log:
         return Violation(rule, f"log {self._key!r}: {explanation}", list(events))
 
     def _gather(self) -> Violation | None:
-        """One value per position, one position per value, for everybody."""
+        """Checks that each position has one value, and each value one position, for all clients."""
         for event in self._events:
             if event.operation == "append":
                 if event.input in self._appends:
@@ -349,7 +350,7 @@ class _Log:
         return None
 
     def _check_real_time_order(self) -> Violation | None:
-        """An append called after another had returned stands behind it."""
+        """Checks that an append called after another had returned comes behind it."""
         returned = sorted(
             (event for event in self._appends.values() if event.outcome == "ok"),
             key=lambda event: event.returned or 0.0,
@@ -373,7 +374,7 @@ class _Log:
         return None
 
     def _check_gaps(self) -> Violation | None:
-        """A read leaves out nothing that stands between its start and its last record."""
+        """Checks that a read leaves out nothing between its start and its last record."""
         known = sorted(self._value_at)
         for read in self._reads:
             records = read.output["records"]
@@ -393,7 +394,7 @@ class _Log:
         return None
 
     def _check_staleness(self) -> Violation | None:
-        """A complete read shows what was acked, or read by anybody, before it was called."""
+        """Checks that a complete read shows all that was acked or read before its call."""
         facts: list[tuple[float, int, Event]] = [
             (event.returned or 0.0, event.output, event)
             for event in self._appends.values()

@@ -1,4 +1,4 @@
-"""Crash images: record what a store does to its disk, then recover from every moment of it.
+"""Crash images: record a store's disk operations, then recover from every moment of them.
 
     recording = RecordingFiles()
     runner = ImageRunner()
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 class ImmediateFiles:
-    """The `Files` seam over memory: done at once, answered in the loop's next turn."""
+    """The `Files` seam over memory: runs operations at once, answers in the loop's next turn."""
 
     def __init__(self, file_system: FileSystem | None = None) -> None:
         self.file_system = FileSystem(("/data",)) if file_system is None else file_system
@@ -64,7 +64,7 @@ class ImmediateFiles:
 
 
 class Journal(msgspec.Struct):
-    """What was done, and how much had been answered and marked before each operation."""
+    """The operations, and how much had been answered and marked before each."""
 
     initial: FileSystem
     operations: list[Operation] = []
@@ -75,14 +75,14 @@ class Journal(msgspec.Struct):
 
 
 class RecordingFiles(ImmediateFiles):
-    """Does what it is asked and writes it down."""
+    """Runs operations and records them."""
 
     def __init__(self, file_system: FileSystem | None = None) -> None:
         super().__init__(file_system)
         self.journal = Journal(initial=self.file_system.after_power_loss(LoseAll(random.Random(0))))
 
     def mark(self, value: Any) -> None:
-        """Note that something was promised; images after this moment carry the mark."""
+        """Notes that something was promised; images after this moment carry the mark."""
         self.journal.marks.append(value)
 
     def submit(
@@ -99,7 +99,7 @@ class RecordingFiles(ImmediateFiles):
     def _apply(self, operation: Operation) -> Any:
         journal = self.journal
         if isinstance(operation, files.Write):
-            # The caller may use its buffers again.
+            # The caller may reuse its buffers.
             data = b"".join(operation.buffers)
             operation = files.Write(operation.path, operation.offset, (data,))
         if not isinstance(operation, files.READING):
@@ -110,15 +110,15 @@ class RecordingFiles(ImmediateFiles):
 
 
 class CrashImage(msgspec.Struct, kw_only=True):
-    """A disk as it may be found after a crash."""
+    """A possible state of the disk after a crash."""
 
     point: int
     """How many operations had begun."""
     kind: str
     completed: int
-    """How many submissions had been answered: those with lower numbers, counted from 0."""
+    """How many submissions had been answered, counted from 0 in their order."""
     marks: Sequence[Any]
-    """What had been marked as promised."""
+    """The marks set so far."""
     file_system: FileSystem
 
     @property
@@ -129,7 +129,7 @@ class CrashImage(msgspec.Struct, kw_only=True):
 def crash_images(
     journal: Journal, *, seed: int, per_point: int = 4, inside_writes: int = 2
 ) -> Iterator[CrashImage]:
-    """Images for every point, deterministic from the seed.
+    """Yields images for every point, deterministic from the seed.
 
     Each point gives the planned kinds (those that differ from one another there) and `per_point`
     random ones; each write, `inside_writes` more from its middle.
@@ -165,7 +165,7 @@ def crash_images(
         try:
             file_system.apply(session, operation)
         except OSError:
-            # It failed when it was recorded, too, and left the disk as it was.
+            # It failed during the recording, too, and left the disk unchanged.
             continue
 
 
@@ -197,7 +197,7 @@ def _inside(
     source: random.Random,
     count: int,
 ) -> Iterator[CrashImage]:
-    """Crash while a write is under way: only a part of it has reached even the cache."""
+    """A crash during a write: only a part of it has reached even the cache."""
     inode = session.opened.get(normal_path(operation.path))
     data = b"".join(operation.buffers)
     if inode is None or len(data) < 2:
@@ -213,7 +213,7 @@ def _inside(
 
 
 class ImageRunner:
-    """Runs coroutines over immediate files, thousands per second, on one loop used again."""
+    """Runs coroutines over immediate files, thousands per second, on one reused loop."""
 
     def __init__(self) -> None:
         self._loop = SimulatedLoop("images", virtual_seconds_max=1e9, steps_max=10**12)
@@ -225,9 +225,10 @@ class ImageRunner:
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run to the end, and drop what it leaves behind as a crash would.
+        """Runs a coroutine to its end, and drops what it leaves behind as a crash would.
 
-        A coroutine that waits for what never comes is a Deadlock; a callback that fails, an error.
+        Raises Deadlock if the coroutine waits for what never comes, an error if a callback
+        fails.
         """
         loop = self._loop
         try:

@@ -33,7 +33,7 @@ class DiskProfile(msgspec.Struct, frozen=True, kw_only=True):
     stall_probability: float = 0.0
     stall_s: tuple[float, float] = (0.05, 1.0)
     write_error_probability: float = 0.0
-    """A write that fails leaves a beginning of its data."""
+    """A failed write leaves a beginning of its data."""
     sync_error_probability: float = 0.0
 
 
@@ -69,7 +69,7 @@ class SimulatedDisk:
         self.file_system.capacity_bytes = value
 
     def power_loss(self, source: random.Random) -> None:
-        """Keep, lose or tear each change that was not synced."""
+        """Keeps, loses or tears each change that was not synced."""
         self.file_system = self.file_system.after_power_loss(Fate(source))
         self.loop.trace("disk after power loss", self.name, len(self.file_system.files))
 
@@ -86,11 +86,11 @@ class SimulatedDisk:
         self.loop.trace("file lost", self.name, path)
 
     def fail_next(self, kind: type[Operation], path: str = "", *, error: int = errno.EIO) -> None:
-        """Let the next operation of a kind fail, on one path or (empty) on any."""
+        """Makes the next operation of a kind fail, on one path or (empty) on any."""
         self._failing.append((kind, path, error))
 
     def call_off_failures(self) -> None:
-        """Forget the failures that were asked for and have not come yet."""
+        """Cancels requested failures that have not happened yet."""
         self._failing.clear()
 
     def session(self, process: "Process") -> "SimulatedFiles":
@@ -167,7 +167,7 @@ class _Submission:
         self._completion: Completion | None = None
 
     def go_on(self) -> None:
-        """Run until the next sync: a sync is done when its time is over, all else at its start."""
+        """Runs until the next sync: a sync is done when its time is over, all else at its start."""
         owner = self._files
         if owner.ended:
             return

@@ -1,12 +1,12 @@
-"""What ends a simulation or a simulated process; none of these crosses a wire."""
+"""Exceptions that end a simulation or a simulated process; none of them crosses a wire."""
 
 
 class SimulationError(Exception):
-    """The simulation cannot go on, or what it ran broke a rule."""
+    """The simulation cannot go on, or the simulated code broke a rule."""
 
 
 class Deadlock(SimulationError):
-    """Nothing can run and no timer is set: whatever is awaited will never happen."""
+    """No code can run and no timer is set: the awaited event will never happen."""
 
 
 class Overrun(SimulationError):
@@ -14,11 +14,11 @@ class Overrun(SimulationError):
 
 
 class Leaked(SimulationError):
-    """Something was left running, open or unreported at the end."""
+    """A task, a resource or an unreported error was left at the end."""
 
 
 class NotDeterministic(SimulationError):
-    """Two runs of one seed did not do the same."""
+    """Two runs of one seed differed."""
 
 
 class ProcessEnded(BaseException):
@@ -31,7 +31,7 @@ class ProcessEnded(BaseException):
 
 
 def refuse(what: str, **arguments: object) -> None:
-    """Raise for the first argument that was given: ignoring it would test something else."""
+    """Raises for the first argument that was given: ignoring it would test something else."""
     for name, value in arguments.items():
         if value is not None and value is not False and value != 0:
             raise NotImplementedError(f"{what}: {name}={value!r} is not simulated; leave it out")

@@ -31,7 +31,7 @@ _ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class Content:
-    """Sparse bytes: a page that is missing reads as zeros.
+    """Sparse bytes: missing pages read as zeros.
 
     Copies share the table of pages until one of them is written: most are only read, or not at all.
     """
@@ -57,7 +57,7 @@ class Content:
         return self._pages
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write, growing the file if needed."""
+        """Writes, growing the file if needed."""
         end = offset + len(data)
         self.length = max(self.length, end)
         pages = self._own_pages()
@@ -77,7 +77,7 @@ class Content:
             pages[index] = part
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes from the offset, fewer only at the end of the file."""
+        """Returns bytes from the offset, fewer only at the end of the file."""
         end = min(offset + length, self.length)
         if offset >= end:
             return b""
@@ -90,7 +90,7 @@ class Content:
         return whole[start : start + end - offset]
 
     def set_length(self, length: int) -> None:
-        """Cut or extend; what is cut off and comes back reads as zeros."""
+        """Cuts or extends; a range that is cut off and restored reads as zeros."""
         if length < self.length:
             index, start = divmod(length, PAGE_BYTES)
             pages = self._own_pages()
@@ -111,7 +111,7 @@ _SECTOR_BYTES = 512
 
 
 class SurvivalOutcome(Enum):
-    """What became of one unsynced change."""
+    """The fate of one unsynced change."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -147,13 +147,13 @@ class Fate:
     def keeps_length(self) -> bool:
         """Whether a new length survived with the write that grew the file, or without it.
 
-        File systems store the two apart, so a file may end in zeros that nobody wrote.
+        File systems store the two apart, so a file may end in zeros that no process wrote.
         """
         return self.random.random() < 0.6
 
 
 class KeepAll(Fate):
-    """Everything reached the disk by itself, just before the power went."""
+    """All changes reached the disk by themselves, just before the power went."""
 
     def of_data(self, change: DataChange, *, is_last: bool) -> SurvivalOutcome:  # noqa: ARG002
         return SurvivalOutcome.KEPT
@@ -166,7 +166,7 @@ class KeepAll(Fate):
 
 
 class LoseAll(Fate):
-    """Only what was synced is there."""
+    """Only synced changes survive."""
 
     def of_data(self, change: DataChange, *, is_last: bool) -> SurvivalOutcome:  # noqa: ARG002
         return SurvivalOutcome.LOST
@@ -179,21 +179,21 @@ class LoseAll(Fate):
 
 
 class LoseDirectories(KeepAll):
-    """All data is there, but files whose directory was not synced have no name."""
+    """All data survive, but files whose directory was not synced have no name."""
 
     def keeps_directory_change(self) -> bool:
         return False
 
 
 class LoseData(KeepAll):
-    """Names and lengths are there, unsynced contents read as zeros or as before."""
+    """Names and lengths survive, unsynced contents read as zeros or as before."""
 
     def of_data(self, change: DataChange, *, is_last: bool) -> SurvivalOutcome:  # noqa: ARG002
         return SurvivalOutcome.LOST if change.data is not None else SurvivalOutcome.KEPT
 
 
 class TearLast(KeepAll):
-    """All is there but the last write, which is torn."""
+    """All changes survive except the last write, which is torn."""
 
     def of_data(self, change: DataChange, *, is_last: bool) -> SurvivalOutcome:
         if is_last and change.data is not None and len(change.data) > 1:
@@ -202,7 +202,7 @@ class TearLast(KeepAll):
 
 
 def survivors(durable: Content, changes: list[DataChange], fate: Fate) -> Content:
-    """The contents after a power loss; `durable` itself is left as it is."""
+    """Returns the contents after a power loss; `durable` itself is unchanged."""
     if not changes:
         return durable
     content = durable.copy()
@@ -232,7 +232,7 @@ def _write(content: Content, offset: int, data: bytes, fate: Fate) -> None:
 
 
 def _torn(offset: int, data: bytes, source: random.Random) -> list[tuple[int, bytes]]:
-    """Part of a write: a beginning or an end cut at any byte, or any choice of its sectors.
+    """Returns part of a write: a beginning or an end cut at any byte, or any set of its sectors.
 
     A disk writes sectors as a whole but in any order; a kernel or a network disk may stop anywhere.
     Code that trusts either is found only if both occur.
@@ -257,7 +257,7 @@ _UNLIMITED_BYTES = 1 << 40
 
 
 class Inode:
-    """A file, whatever its name."""
+    """A file, apart from its names."""
 
     __slots__ = ("cached", "changes", "durable", "lock_holder")
 
@@ -317,7 +317,7 @@ class FileSystem:
     # Operations.
 
     def apply(self, session: DescriptorTable, operation: files.Operation) -> Any:
-        """Run one operation; answers its result or raises OSError."""
+        """Runs one operation; returns its result or raises OSError."""
         return _APPLY[type(operation)](self, session, operation)
 
     def _open(self, session: DescriptorTable, operation: files.Open) -> None:
@@ -477,7 +477,7 @@ class FileSystem:
         self.name_changes.clear()
 
     def after_power_loss(self, fate: Fate) -> "FileSystem":
-        """The file system that a machine finds when it starts again; this one stays as it is.
+        """Returns the file system after a restart of the machine; this one is unchanged.
 
         Names are decided apart from contents: a synced file may have no name, and a new name may
         stand for a file whose contents are lost.
@@ -501,31 +501,31 @@ class FileSystem:
         return image
 
     def flip_bit(self, path: str, *, offset: int, bit: int = 0) -> None:
-        """Damage what is stored, in the cache and below it."""
+        """Damages a file, in the cache and below it."""
         inode = self.files[normal_path(path)]
         inode.cached.flip_bit(offset, bit)
         if offset < inode.durable.length:
             inode.durable.flip_bit(offset, bit)
 
     def cut(self, path: str, *, length: int) -> None:
-        """Lose a file's end, in the cache and below it."""
+        """Cuts a file's end off, in the cache and below it."""
         inode = self.files[normal_path(path)]
         inode.cached.set_length(length)
         inode.durable.set_length(min(length, inode.durable.length))
 
     def lose(self, path: str) -> None:
-        """Lose a file, durably."""
+        """Removes a file, durably."""
         path = normal_path(path)
         del self.files[path]
         self.durable_files.pop(path, None)
 
     def contents(self, path: str) -> bytes:
-        """The whole file, as a process reads it now."""
+        """Returns the whole file, as a process reads it now."""
         inode = self.files[normal_path(path)]
         return inode.cached.read(0, inode.cached.length)
 
     def lose_pages(self, inode: Inode, fate: Fate) -> None:
-        """Leave the file as a failed sync does.
+        """Leaves the file as a failed sync does.
 
         Linux marks the pages as clean: reads still show them, the next sync succeeds, and the disk
         may never have got them. Test: test_simulated_disk::
@@ -548,7 +548,7 @@ def _make_durable(inode: Inode) -> None:
 def _apply_names(
     change: _NameChange, names: dict[str, Inode], directories: dict[str, None]
 ) -> None:
-    """Apply one change where what it builds on is there; a rename is whole or not at all."""
+    """Applies one change if its base exists; a rename is whole or not at all."""
     path, inode = change.path, change.inode
     if change.kind == "mkdir":
         directories[path] = None
@@ -569,14 +569,14 @@ def _is_reachable(path: str, directories: dict[str, None]) -> bool:
     return True
 
 
-# Hot: images of a disk ask for the folders of all its files, again and again.
+# Hot: images of a disk look up the folders of all its files, again and again.
 @functools.lru_cache(maxsize=4096)
 def _parent(path: str) -> str:
     return posixpath.dirname(path)
 
 
 def normal_path(path: str) -> str:
-    """One spelling per file."""
+    """Returns one spelling per file."""
     # Hot: nearly every path is normal already.
     if "//" not in path and not path.endswith("/") and "/." not in path and path[:1] != ".":
         return path

@@ -1,7 +1,7 @@
 """A fuzzer: a fast seeded mutator, and `fuzz`, which feeds a target the mutated inputs.
 
 A target takes bytes and either returns or raises one of the errors it may raise; anything else is a
-finding, reported with the input as hex and with what repeats it.
+finding, reported with the input as hex and the command that repeats it.
 """
 
 import random
@@ -23,7 +23,7 @@ _REMEMBERED_MAX = 1_000_000
 
 
 class Mutator:
-    """Endless changed copies of the seed inputs."""
+    """Yields endless changed copies of the seed inputs."""
 
     def __init__(self, seeds: Sequence[bytes], *, seed: int, bytes_max: int = 65_536) -> None:
         if not seeds:
@@ -51,7 +51,7 @@ class Mutator:
             yield bytes(data)
 
     def _splice(self, data: bytearray, draw: Callable[[], float]) -> None:
-        """The beginning of this input and the end of another."""
+        """Joins the beginning of this input to the end of another."""
         other = self._seeds[int(draw() * len(self._seeds))]
         data[int(draw() * (len(data) + 1)) :] = other[int(draw() * (len(other) + 1)) :]
 
@@ -88,7 +88,7 @@ def _interesting(data: bytearray, draw: Callable[[], float]) -> None:
 
 
 def _nudge_length(data: bytearray, draw: Callable[[], float]) -> None:
-    """Change what may be a length by a little, or to what is really there."""
+    """Changes a possible length by a little, or to the real one."""
     size = (1, 2, 4, 8)[int(draw() * 4)]
     if len(data) < size:
         return
@@ -107,15 +107,15 @@ def _insert(data: bytearray, draw: Callable[[], float]) -> None:
 
 
 class FuzzFinding(AssertionError):
-    """The target raised what it may not raise."""
+    """The target raised an error that it may not raise."""
 
 
 class FuzzReport(msgspec.Struct):
-    """How many inputs there were, how many of them differ, and how many were taken."""
+    """The numbers of inputs, of different inputs, and of accepted ones."""
 
     inputs: int
     tried: int
-    """An input that came before is not tried again."""
+    """Inputs that were tried; repeated inputs are not tried again."""
     accepted: int
 
 
@@ -128,15 +128,15 @@ def fuzz(
     allowed: tuple[type[BaseException], ...] = (),
     first: int = 0,
 ) -> FuzzReport:
-    """Feed `count` inputs; `allowed` are the errors that a bad input may cause.
+    """Feeds `count` inputs; `allowed` are the errors that a bad input may cause.
 
-    A target answers the same to the same input, so that it is asked once: half of what is made from
-    a short seed was made before. With `first`, inputs below that number are made but not tried: to
+    A target answers the same to the same input, so each is tried once: half of the inputs made from
+    a short seed are repetitions. With `first`, inputs below that number are made but not tried: to
     repeat a finding.
     """
     tried = accepted = 0
     taken: dict[int, bool] = {}
-    """Of the inputs by their hash."""
+    """Whether each input was accepted, by its hash."""
     inputs = iter(Mutator(seeds, seed=seed))
     for _ in range(first):
         next(inputs)

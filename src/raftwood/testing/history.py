@@ -1,4 +1,4 @@
-"""Histories: what clients asked and what came of it, kept as JSON lines for the checkers.
+"""Histories: clients' operations and their outcomes, kept as JSON lines for the checkers.
 
 An operation is `ok`, `failed` (certainly not carried out) or `unknown`: a time-out says nothing
 about what the server did.
@@ -34,7 +34,7 @@ class Event(msgspec.Struct, kw_only=True):
     output: Any = None
     called: float
     returned: float | None = None
-    """None where no answer ever came."""
+    """None if no answer came."""
     outcome: OperationOutcome = "unknown"
 
     def describe(self) -> str:
@@ -55,7 +55,7 @@ class History:
         self._last = float("-inf")
 
     def _time(self) -> float:
-        """Now, later than any time given before: order matters where the clock stands still."""
+        """Returns the time, later than any before: order matters while the clock stands still."""
         self._last = max(self._clock(), self._last + _TICK)
         return self._last
 
@@ -80,7 +80,7 @@ class History:
         key: str = "",
         output: Callable[[Result], Any] | None = None,
     ) -> Result | None:
-        """Await the work and write down what came of it; None where it did not succeed."""
+        """Awaits the work and records its outcome; returns None if it did not succeed."""
         event = self.call(client, operation, given, key=key)
         try:
             result = await work
@@ -92,7 +92,7 @@ class History:
 
 
 def classify(error: BaseException) -> OperationOutcome:
-    """Whether an operation that ended in an error was carried out: failed, or unknown.
+    """Classifies an operation that ended in an error as failed or unknown.
 
     In doubt it is unknown. A checker that takes an operation for failed which the store carried out
     reports a violation that is none.
@@ -105,7 +105,7 @@ def classify(error: BaseException) -> OperationOutcome:
 
 
 def write_history(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
-    """One line of JSON per event, in order of the calls."""
+    """Writes one line of JSON per event, in order of the calls."""
     encoder = msgspec.json.Encoder()
     with open(path, "wb") as file:
         file.writelines(
@@ -114,7 +114,7 @@ def write_history(path: str | os.PathLike[str], events: Iterable[Event]) -> None
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Event]:
-    """What `write_history` wrote."""
+    """Reads the lines of `write_history`."""
     decoder = msgspec.json.Decoder(Event)
     with open(path, "rb") as file:
         return [decoder.decode(line) for line in file if line.strip()]

@@ -1,8 +1,8 @@
-"""The `KvEngine` seam in memory: ordered, and on a crash it loses what was not flushed.
+"""The `KvEngine` seam in memory: ordered; a crash loses what was not flushed.
 
-`SimulatedKvDisk` belongs to a machine and holds what lives through crashes. After a crash a
-seeded number of the batches since the last flush is still there: always a beginning of them, as an
-engine without a log keeps no holes.
+`SimulatedKvDisk` belongs to a machine and survives crashes. After a crash a seeded number of the
+batches since the last flush is still there: always the first ones, as an engine without a log keeps
+no holes.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ class SimulatedKvDisk:
         self._folders: dict[str, _Stored] = {}
 
     def process_started(self, process: "Process") -> None:
-        """Hear when the process ends, for then the engines' memory is gone."""
+        """Registers for the end of the process, which loses the engines' memory."""
         process.resources[self] = None
 
     def process_ended(self, *, power_lost: bool) -> None:  # noqa: ARG002
         self.crash()
 
     def crash(self) -> None:
-        """Drop all open engines; a beginning of what each had not flushed stays."""
+        """Drops all open engines; the first of each one's unflushed batches stay."""
         for folder in sorted(self._folders):
             stored = self._folders[folder]
             stored.engine = None
@@ -87,7 +87,7 @@ class SimulatedKvEngine:
         self._stored = stored
         self._pairs = stored.durable.copy()
         self._keys = sorted(self._pairs)
-        # What was there before is on the disk alone until it is read or written.
+        # Earlier pairs are on disk alone until they are read or written.
         self._cold = set(self._pairs)
 
     def get(self, key: bytes) -> bytes | None:
@@ -138,13 +138,13 @@ class SimulatedKvEngine:
             yield pair
 
     async def flush(self) -> None:
-        """Takes its time; what is written meanwhile waits for the next flush."""
+        """Takes its time; batches written meanwhile wait for the next flush."""
         self._check_open()
         stored = self._stored
         target = stored.flushed + len(stored.unflushed)
         await self._disk.work(_FLUSH_S)
         self._check_open()
-        # Another flush may have done a part of it by now.
+        # Another flush may have covered a part of it.
         count = max(0, target - stored.flushed)
         for batch in stored.unflushed[:count]:
             _apply(batch, stored.durable)
@@ -156,7 +156,7 @@ class SimulatedKvEngine:
         self._disk.copy_to(folder, self._stored.durable.copy())
 
     async def close(self) -> None:
-        """Flush and let the folder go."""
+        """Flushes and releases the folder."""
         if self._stored.engine is self:
             await self.flush()
             self._stored.engine = None

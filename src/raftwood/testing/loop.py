@@ -74,17 +74,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._collected_at = 0
         self._hash = xxhash.xxh3_64()
         self.trace_lines: list[str] | None = None
-        """The events in the hash, kept on request: they show where two runs part."""
+        """The events in the hash, kept on request: they show where two runs differ."""
         self._processes = 0
         self.nodes: dict[str, SimulatedNode] = {}
         self.outside = self.new_process(self.add_node("outside"))
         self.outside.node.process = self.outside
         self.network = Network(self, network or NetworkProfile())
 
-    # What happened.
+    # Trace.
 
     def random_of(self, purpose: str) -> random.Random:
-        """A random stream for one purpose, apart from all others.
+        """Returns a random stream for one purpose, apart from all others.
 
         With one stream for all, a fault that is drawn once more would change every later choice,
         and a seed that shows a bug would show another run after any change of the code.
@@ -95,7 +95,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return found
 
     def trace(self, *what: object) -> None:
-        """Add an event to the hash. Its text must be alike in every run: no address of an object.
+        """Adds an event to the hash. Its text must be alike in every run: no address of an object.
 
         Two runs of a seed are compared by their hashes, so code that takes a time or a number from
         outside is found. Test:
@@ -198,7 +198,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def kernel_at(self, moment: float, call: Callable[[], None]) -> None:
-        """Let the simulated world act at a moment; the process may be paused or dead by then."""
+        """Lets the simulated world act at a moment; the process may be paused or dead by then."""
         self._timer_sequence = sequence = self._timer_sequence + 1
         heapq.heappush(self._timers, (moment, sequence, None, call))
 
@@ -230,7 +230,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
 
     def _run_turn(self) -> None:
-        """Let one process, drawn by the seed, run the callbacks that are ready.
+        """Runs the ready callbacks of one process, drawn by the seed.
 
         Within a process they run in order, as asyncio promises. Between processes any order is
         possible in reality, and the seed tries many.
@@ -256,7 +256,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self.collect_every_steps and self.steps - self._collected_at > self.collect_every_steps:
             self._collected_at = self.steps
             gc.collect()
-        # As asyncio does: what these callbacks schedule runs in the next turn.
+        # Like asyncio: whatever these callbacks schedule runs in the next turn.
         for _ in range(count):
             handle = queue.popleft()
             if not handle._cancelled:
@@ -266,7 +266,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.make_runnable(process)
 
     def _move_time(self) -> None:
-        """Advance the clock to the next timer, and make ready all that is due then.
+        """Advances the clock to the next timer, and makes all timers due then ready.
 
         With no timer left nothing can ever happen again: that is a deadlock, and it names the tasks
         that wait. Test: test_simulated_loop::
@@ -314,7 +314,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         )
 
     def describe_tasks(self) -> str:
-        """A line for each task of each living process, with the place where it waits."""
+        """Returns a line for each task of each living process, with the place where it waits."""
         lines: list[str] = []
         processes = [node.process for node in self.nodes.values() if node.process is not None]
         for process in processes:
@@ -344,7 +344,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.report(self.current_process(), str(context.get("message")), exception)
 
     def report(self, process: Process, message: str, exception: BaseException | None) -> None:
-        """Keep a failure that nobody handles; the runner raises it at the end."""
+        """Keeps an unhandled failure; the runner raises it at the end."""
         if process.alive and not isinstance(exception, ProcessEnded):
             frames = (
                 traceback.format_exception(exception, limit=-_FRAMES_IN_ERRORS) if exception else ()
@@ -389,7 +389,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def create_datagram_endpoint(self, *_args: object, **_options: object) -> Any:
         raise NotImplementedError("create_datagram_endpoint: datagrams are not simulated")
 
-    # What simulated code must not use.
+    # Forbidden in simulated code.
 
     def run_in_executor(
         self,
@@ -402,19 +402,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         )
 
     def _write_to_self(self) -> None:
-        """Nothing sleeps in a selector, so there is nothing to wake."""
+        """Does nothing: no selector sleeps."""
 
     # The end.
 
     def drop_everything(self) -> None:
-        """Forget all that is scheduled outside of nodes, so that the loop can be used again."""
+        """Drops all that is scheduled outside of nodes, so that the loop can be reused."""
         self.outside.let_go()
         self._timers.clear()
         self._runnable.clear()
         self.outside.scheduled = False
 
     def close(self) -> None:
-        """End all processes and let their coroutines go, with the world already gone.
+        """Ends all processes and drops their coroutines, with the world already gone.
 
         A suspended coroutine can only be dropped by unwinding it. By now the loop is closed and
         every process dead, so that what a `finally` tries to do reaches nothing.

@@ -26,7 +26,7 @@ _LOCAL_DELAY_S = 0.00002
 
 
 class NetworkProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How the network behaves when nobody cuts it."""
+    """The network's behaviour while no path is cut."""
 
     delay_s: tuple[float, float] = (0.0002, 0.002)
     spike_probability: float = 0.0
@@ -57,7 +57,7 @@ class Network:
     # Faults.
 
     def cut(self, *, source: str, target: str) -> None:
-        """Lose everything from source to target; the other way stays open."""
+        """Loses everything from source to target; the other way stays open."""
         self._cuts[(source, target)] = None
         self.loop.trace("cut", source, target)
 
@@ -66,7 +66,7 @@ class Network:
         self.loop.trace("mend", source, target)
 
     def partition(self, left: Iterable[str], right: Iterable[str]) -> None:
-        """Lose everything between the two sides, both ways."""
+        """Loses everything between the two sides, both ways."""
         others = list(right)
         for one in left:
             for other in others:
@@ -74,18 +74,18 @@ class Network:
                 self.cut(source=other, target=one)
 
     def heal(self) -> None:
-        """Open all paths again."""
+        """Opens all paths again."""
         self._cuts.clear()
         self._stalled_until.clear()
         self.loop.trace("heal")
 
     def stall(self, *, source: str, target: str, seconds: float) -> None:
-        """Hold what goes from source to target back for a while, losing nothing."""
+        """Holds everything from source to target back for a while, losing nothing."""
         self._stalled_until[(source, target)] = self.loop.now + seconds
         self.loop.trace("stall", source, target, seconds)
 
     def reset(self, one: str, other: str) -> int:
-        """Reset all connections between two nodes, at both ends; answers how many ends it hit."""
+        """Resets all connections between two nodes, at both ends; returns the number of ends."""
         hit = [
             transport
             for transport in self.transports
@@ -96,7 +96,7 @@ class Network:
         self.loop.trace("reset", one, other, len(hit))
         return len(hit)
 
-    # What links do.
+    # Links.
 
     def is_cut(self, source: "SimulatedNode", target: "SimulatedNode") -> bool:
         if not target.powered or not source.powered:
@@ -129,7 +129,7 @@ class Network:
         return found
 
     def free_port(self) -> int:
-        """A port that no server has, the longest unused first."""
+        """Returns a port without a server, the longest unused first."""
         taken = {port for _, port in self.listeners}
         while True:
             self._last_port += 1
@@ -151,7 +151,7 @@ class Network:
 
 
 class Direction:
-    """The bytes on their way from one end of a connection to the other."""
+    """The bytes under way from one end of a connection to the other."""
 
     __slots__ = (
         "_ack_missing_since", "_capacity", "_last_arrival", "_segments", "_unread", "network",
@@ -173,7 +173,7 @@ class Direction:
         self._segments: deque[tuple[float, float, bytes]] = deque()
 
     def offer(self, data: bytes) -> int:
-        """Take as much as the socket buffer has room for."""
+        """Takes as many bytes as the socket buffer has room for."""
         room = self._capacity - self._unread
         if room <= 0:
             self.source_waits = True
@@ -194,11 +194,11 @@ class Direction:
         return size
 
     def finish(self) -> None:
-        """Send the end of the stream after everything else."""
+        """Sends the end of the stream after everything else."""
         self._send(b"")
 
     def consumed(self, size: int) -> None:
-        """The reader took bytes out of its socket; tell a writer that waits for room."""
+        """The reader took bytes out of its socket: wakes a writer that waits for room."""
         self._unread -= size
         if self.source_waits:
             self.source_waits = False
@@ -210,7 +210,7 @@ class Direction:
         self._segments.clear()
 
     def reset_target(self) -> None:
-        """Send a reset; like any single packet, it may be lost."""
+        """Sends a reset; like any single packet, it may be lost."""
         network = self.network
         delay = network.delay(self.source.node, self.target.node)
         network.loop.kernel_later(delay, self._reset_arrives)
@@ -266,7 +266,7 @@ class Direction:
             loop.kernel_later(network.profile.retransmit_s, self._check_acks)
 
     def _check_acks(self) -> None:
-        """Data that arrives while its acks do not still makes the sender give up in the end."""
+        """Lets the sender give up if its data arrive but their acks do not."""
         network = self.network
         if self.source.gone or not network.is_cut(self.target.node, self.source.node):
             self._ack_missing_since = 0.0

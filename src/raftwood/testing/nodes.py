@@ -1,4 +1,4 @@
-"""Nodes and their processes: what lives through a crash, and what does not.
+"""Nodes, which survive a crash, and their processes, which do not.
 
 A `SimulatedNode` is a machine: a name, a clock and a disk. A `Process` is one run of a program on
 it; every callback and task belongs to the process that is in `PROCESS` when it is scheduled. A
@@ -31,7 +31,7 @@ _CLOSE_ATTEMPTS_MAX = 100
 
 
 class Resource(Protocol):
-    """What the kernel holds for a process: a socket, a listener, a session with a disk."""
+    """A kernel object of a process: a socket, a listener, a session with a disk."""
 
     def process_ended(self, *, power_lost: bool) -> None: ...
 
@@ -50,24 +50,24 @@ class NodeClock:
         return self._base_local + (now - self._base_now) * self.rate
 
     def to_global(self, local: float) -> float:
-        """When a local time comes; never early, or a wait until a deadline would spin."""
+        """Returns when a local time comes; never early, or a wait until a deadline would spin."""
         when = self._base_now + (local - self._base_local) / self.rate
         return when if local == when else when + _ONE_NANOSECOND
 
     def set_rate(self, rate: float) -> None:
-        """Let time pass `rate` times as fast from now on; timers already set keep their moment."""
+        """Makes time pass `rate` times as fast from now on; timers keep their moment."""
         now = self._loop.now
         self._base_local, self._base_now = self.local(now), now
         self.rate = rate
 
     def advance(self, seconds: float) -> None:
-        """Move monotonic time forward, as a machine does that was suspended."""
+        """Moves monotonic time forward, as on a machine that was suspended."""
         if seconds < 0:
             raise ValueError("monotonic time never goes back")
         self._base_local += seconds
 
     def jump_wall(self, seconds: float) -> None:
-        """Step the wall clock, forward or back."""
+        """Steps the wall clock, forward or back."""
         self._wall_offset_ns += int(seconds * 1e9)
 
     def wall_ns(self) -> int:
@@ -107,7 +107,7 @@ class Process:
             self._prune_at = max(_TASKS_BEFORE_PRUNING, 2 * len(self.tasks))
 
     def describe_tasks(self) -> list[str]:
-        """Each task, with the place where it waits."""
+        """Returns a line for each task, with the place where it waits."""
         lines = []
         for task in self.tasks:
             if not task.done():
@@ -117,7 +117,7 @@ class Process:
         return lines
 
     def end(self, reason: str, *, power_lost: bool = False) -> None:
-        """Stop at once: nothing of it runs any more, not even clean-up."""
+        """Stops at once: none of its code runs any more, not even clean-up."""
         if not self.alive:
             return
         self.alive = False
@@ -132,12 +132,12 @@ class Process:
             self.node.process = None
 
     def end_itself(self, reason: str) -> NoReturn:
-        """`Environment.end_process`."""
+        """Implements `Environment.end_process`."""
         self.end(reason)
         raise ProcessEnded(reason)
 
     def let_go(self) -> None:
-        """Drop all there is of it, when nothing that its code may still do reaches anything."""
+        """Drops all its objects, once its code can no longer reach anything."""
         tasks, self.tasks = self.tasks, []
         for task in tasks:
             _dispose(task)
@@ -156,14 +156,14 @@ def _dispose(task: "asyncio.Task[Any]") -> None:
         if isinstance(awaited, Coroutine):
             chain.append(awaited)
         awaited = _awaited_by(awaited)
-    # The innermost first: one that awaits in its clean-up would make the ones around it let go of
-    # it half closed, and the interpreter would complain when it is collected.
+    # The innermost first: one that awaits in its clean-up would make the outer ones drop it half
+    # closed, and the interpreter would complain when it is collected.
     for each in reversed(chain):
         _close(each)
 
 
 def _awaited_by(awaiting: Any) -> Any:
-    """What a coroutine waits for, or an asynchronous generator whose next step is awaited."""
+    """Returns what a coroutine, or the next step of an asynchronous generator, waits for."""
     if hasattr(awaiting, "cr_await"):
         return awaiting.cr_await
     generators = [
@@ -176,7 +176,7 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
     for _ in range(_CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()
-        except BaseException:  # noqa: S112  what a dead program says no longer matters
+        except BaseException:  # noqa: S112  errors of a dead program no longer matter
             continue
         return
 
@@ -193,7 +193,7 @@ class SimulatedNode:
         self.powered = True
         self.leaks: list[str] = []
         self.on_power_loss: list[Callable[[random.Random], None]] = []
-        """What the machine keeps (its disks) and what is to happen to it when power fails."""
+        """What a power failure does to the parts of the machine, such as its disks."""
 
     def __repr__(self) -> str:
         return f"<node {self.name}>"
@@ -203,7 +203,7 @@ class SimulatedNode:
         return self.process is not None
 
     def start(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> Process:
-        """Start a program; the process ends when `main` returns or raises."""
+        """Starts a program; the process ends when `main` returns or raises."""
         if self.process is not None:
             raise RuntimeError(f"node {self.name} runs already: kill it first")
         loop = self.loop
@@ -218,12 +218,12 @@ class SimulatedNode:
         return process
 
     def kill(self) -> None:
-        """As SIGKILL: the kernel resets the connections, the page cache stays."""
+        """Like SIGKILL: the kernel resets the connections, the page cache stays."""
         if self.process is not None:
             self.process.end("killed")
 
     def power_off(self) -> None:
-        """As a pulled plug: peers hear nothing, and what was not synced is at risk."""
+        """Like a pulled plug: peers get no notice, and unsynced data are at risk."""
         process = self.process
         if process is not None:
             process.end("power lost", power_lost=True)
@@ -232,7 +232,7 @@ class SimulatedNode:
             lose(self.loop.random_of("power loss"))
 
     def pause(self) -> None:
-        """As SIGSTOP: nothing of the process runs; its kernel buffers still fill."""
+        """Like SIGSTOP: none of the process's code runs; its kernel buffers still fill."""
         if self.process is not None and not self.process.paused:
             self.process.paused = True
             self.loop.trace("pause", self.name)
@@ -241,7 +241,7 @@ class SimulatedNode:
         process = self.process
         if process is not None and process.paused:
             process.paused = False
-            # As asyncio: after a wait, what sockets brought comes before the timers that are due.
+            # Like asyncio: after a wait, socket events come before the timers that are due.
             process.queue.extend(process.due_while_paused)
             process.due_while_paused.clear()
             self.loop.trace("resume", self.name)

@@ -1,4 +1,4 @@
-"""Run a scenario on a seed, twice if asked, and say how to repeat what failed.
+"""Runs a scenario on a seed, twice if asked, and says how to repeat a failure.
 
 async def scenario(simulation: Simulation) -> None:
     a = simulation.add_node("a")
@@ -29,9 +29,9 @@ from raftwood.testing.nodes import PROCESS, NodeClock, Process, SimulatedNode
 
 
 def simulated_environment(process: Process, disk: SimulatedDisk) -> Environment:
-    """What a program on a node takes from the world, for as long as its process lives."""
+    """The environment of a program on a node, for as long as its process lives."""
     node = process.node
-    # A restarted process draws other numbers than its predecessor, in every run the same.
+    # A restarted process draws other numbers than its predecessor, the same in every run.
     source = random.Random(f"{node.loop.seed}/{node.name}/{process.number}")
     return Environment(
         clock=node.clock,
@@ -74,7 +74,7 @@ class Machine:
         return self.node.running
 
     def start(self, program: Program | None = None) -> Process:
-        """Start a program, or the last one again."""
+        """Starts a program, or the last one again."""
         self._program = program or self._program
         if self._program is None:
             raise RuntimeError(f"{self.name} was never started: give it a program")
@@ -127,7 +127,7 @@ class Simulation:
 
     @cached_property
     def environment(self) -> Environment:
-        """For clients that the scenario itself runs; ending the process is an error there."""
+        """The environment of clients in the scenario itself; its `end_process` is an error."""
         disk = SimulatedDisk(self.loop, "outside", profile=self._disk_profile)
         given = simulated_environment(self.loop.outside, disk)
         return msgspec.structs.replace(given, end_process=_scenario_cannot_end)
@@ -148,7 +148,7 @@ class Simulation:
     async def wait_until(
         self, condition: Callable[[], bool], *, timeout_s: float = 60.0, every_s: float = 0.05
     ) -> None:
-        """Poll for something that has to come true in the end."""
+        """Polls until a condition is true."""
         deadline = self.now + timeout_s
         while not condition():
             if self.now >= deadline:
@@ -156,7 +156,7 @@ class Simulation:
             await asyncio.sleep(every_s)
 
     def problems(self) -> list[str]:
-        """What was left over or went wrong without anybody noticing."""
+        """Lists leftovers and failures that no code has reported."""
         found = list(self.loop.errors)
         for machine in self.machines.values():
             found += machine.node.leaks
@@ -192,12 +192,12 @@ def simulate(
     check_leaks: bool = True,
     **options: Any,
 ) -> SimulationReport[Result]:
-    """Run a scenario; a failure names the seed and, from `repeat_command`, how to repeat it.
+    """Runs a scenario; a failure names the seed and, from `repeat_command`, how to repeat it.
 
     `repeat_command` is a template such as "make simulate SEED={seed}".
     """
     # The collector closes abandoned generators, so it has to run at the same steps in every run;
-    # what was there before is frozen, because looking through it again and again takes long.
+    # earlier objects are frozen, because scanning them again and again takes long.
     collects = gc.isenabled()
     freezes = not _is_frozen()
     gc.disable()
@@ -215,7 +215,7 @@ def simulate(
 
 @cache
 def _is_frozen() -> bool:
-    """Whether the process has frozen what it has; asked once, since Python counts it one by one."""
+    """Whether the process has frozen its objects; computed once, since Python counts one by one."""
     return gc.get_freeze_count() > 0
 
 
@@ -233,7 +233,7 @@ def _simulate(
     loop.collect_every_steps = _COLLECT_EVERY_STEPS
     try:
         result = loop.run_until_complete(scenario(simulation))
-        # A last turn, so that what the scenario closed can say so.
+        # A last turn, so that closed objects can report.
         loop.run_until_complete(asyncio.sleep(0.01))
         problems = simulation.problems() if check_leaks else []
         if problems:
@@ -259,7 +259,7 @@ def assert_deterministic(
     scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
     **options: Any,
 ) -> SimulationReport[Result]:
-    """Run twice and compare what happened."""
+    """Runs a scenario twice and compares the traces."""
     first = simulate(seed, scenario, **options)
     second = simulate(seed, scenario, **options)
     if first.trace_hash != second.trace_hash:
@@ -277,7 +277,7 @@ def _first_difference(
     scenario: Callable[[Simulation], Coroutine[Any, Any, Result]],
     **options: Any,
 ) -> str:
-    """Where two more runs part; slower, because they keep their traces."""
+    """Finds where two more runs differ; slower, because they keep their traces."""
     traces: list[list[str]] = []
 
     async def traced(simulation: Simulation) -> Result:

@@ -1,7 +1,7 @@
 """Simulated TCP as asyncio's protocols know it: transports, listening and connecting.
 
-What the kernel would do (`arrived`, `break_off`, `became_writable`) happens whether or not the
-process runs; what asyncio would do happens as callbacks of the process, in its order.
+Kernel events (`arrived`, `break_off`, `became_writable`) happen whether or not the process runs;
+asyncio's part happens as callbacks of the process, in its order.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class SimulatedTransport(asyncio.Transport):
         return not self.gone
 
     def join(self, peer: "SimulatedTransport") -> None:
-        """Connect two ends, before either is used."""
+        """Connects two ends, before either is used."""
         self.peer, peer.peer = peer, self
         self.outgoing = peer.incoming = Direction(self.network, self, peer)
         self.incoming = peer.outgoing = Direction(self.network, peer, self)
@@ -96,20 +96,20 @@ class SimulatedTransport(asyncio.Transport):
         return self._names.get(name, default)
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the connection to its protocol; called in the process's own turn."""
+        """Passes the connection to its protocol; called in the process's own turn."""
         self.set_protocol(protocol)
         if self._server is not None:
             self._server.attach()
         if self._guarded(protocol.connection_made, self):
             self._schedule_read()
         if self._lost_called:
-            # It broke before the process took it; the protocol has to hear of both.
+            # It broke before the process took it; the protocol must get both calls.
             self._lost_called = False
             self._loop.call_soon(
                 self._call_connection_lost, self._lost_because, context=self._context
             )
 
-    # What the kernel does.
+    # The kernel's part.
 
     def arrived(self, data: bytes) -> None:
         if data:
@@ -125,7 +125,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._write_ready, context=self._context)
 
     def break_off(self, exception: OSError | None) -> None:
-        """The connection is over: nothing more is sent or delivered."""
+        """Ends the connection: nothing more is sent or delivered."""
         if self.gone:
             return
         self._leave()
@@ -189,7 +189,7 @@ class SimulatedTransport(asyncio.Transport):
         self._guarded(self._protocol.buffer_updated, len(data))
 
     def _take(self, bytes_max: int) -> bytes:
-        """Read what has arrived: joined, cut or, by chance, short."""
+        """Reads arrived bytes: joined, cut or, by chance, short."""
         available = min(self._received_bytes, bytes_max)
         probability = self.network.profile.short_read_probability
         if available > 1 and probability and self.network.random.random() < probability:
@@ -357,7 +357,7 @@ class SimulatedTransport(asyncio.Transport):
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 
-    # As asyncio: what a protocol raises costs its connection, not the loop.
+    # Like asyncio: an error of a protocol costs its connection, not the loop.
 
     def _guarded(self, call: Callable[..., object], *args: object) -> bool:
         try:
@@ -400,7 +400,7 @@ _HARMLESS_OPTIONS = frozenset(
 
 
 class SimulatedSocket:
-    """What `get_extra_info("socket")` and `Server.sockets` show."""
+    """The object behind `get_extra_info("socket")` and `Server.sockets`."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -469,7 +469,7 @@ class SimulatedServer(asyncio.AbstractServer):
         return self._waiting_to_be_accepted < self._backlog
 
     def accept(self, transport: SimulatedTransport) -> None:
-        """The kernel finished a handshake; the process takes the connection in its own time."""
+        """Ends a handshake in the kernel; the process takes the connection in its own time."""
         self._waiting_to_be_accepted += 1
         self.loop.call_soon(self._accept, transport, context=self.context)
 
@@ -591,7 +591,7 @@ async def create_connection(
 
 
 def _living_process(loop: "SimulatedLoop") -> Process:
-    """The running process; clean-up code of a dead one gets no further."""
+    """The running process; raises in clean-up code of a dead one."""
     process = loop.current_process()
     if not process.alive:
         raise ProcessEnded(process.end_reason)
@@ -617,7 +617,7 @@ class _Attempt:
         try:
             return await self._answer
         except asyncio.CancelledError:
-            # It may be there already, half-way or whole; the caller will never hold it.
+            # It may exist already, half-way or whole; the caller will never hold it.
             if self._client_end is not None:
                 self._client_end.abort()
             raise

@@ -1,4 +1,4 @@
-"""Swarm testing (Groce et al., ISSTA 2012): each seed picks which faults there are and how often.
+"""Swarm testing (Groce et al., ISSTA 2012): each seed picks the kinds and rates of faults.
 
 A run with every fault on at once hides what a run with a few would find. `SwarmProfile.choose`
 draws a profile from a seed; `FaultInjector.run` applies it until a given time and then makes the
@@ -34,12 +34,12 @@ FAULTS = (
     "stall",
 )
 DISK_ERRORS = ("sync_error", "write_error")
-"""Faults that end a process by design; picked only where they are asked for."""
+"""Faults that end a process by design; picked only if requested."""
 _SUPERVISE_S = 1.0
 
 
 class SwarmProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Which faults a run has; seconds between two of a kind, on average."""
+    """The faults of a run; mean seconds between two of a kind."""
 
     seed: int | str
     every_s: dict[str, float] = {}
@@ -51,7 +51,7 @@ class SwarmProfile(msgspec.Struct, frozen=True, kw_only=True):
     def choose(
         cls, seed: int | str, *, allowed: Sequence[str] = FAULTS, calm: float = 1.0
     ) -> "SwarmProfile":
-        """Draw a profile; a higher `calm` makes all faults rarer."""
+        """Draws a profile; a higher `calm` makes all faults rarer."""
         source = random.Random(f"swarm {seed}")
         every_s = {
             fault: calm * source.choice((2.0, 5.0, 15.0))
@@ -71,7 +71,7 @@ class SwarmProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Breaks the machines of a simulation and mends them again.
+    """Breaks the machines of a simulation and repairs them.
 
     Machines need their own program to be started again; one that ended by itself is restarted
     within a second, as a supervisor would.
@@ -97,10 +97,10 @@ class FaultInjector:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._repairs: dict[str, Callable[[], None]] = {}
-        """What is broken now, by name; run to mend it."""
+        """The present faults by name, each with the function that repairs it."""
 
     async def run(self, *, until: float) -> None:
-        """Inject faults until the virtual time `until`, then mend everything."""
+        """Injects faults until the virtual time `until`, then repairs everything."""
         profile = self._profile
         network = self._simulation.network
         calm = network.profile
@@ -120,7 +120,7 @@ class FaultInjector:
         self.mend()
 
     def mend(self) -> None:
-        """Heal, resume and restart all there is; clocks keep their drift."""
+        """Heals, resumes and restarts everything; clocks keep their drift."""
         for repair in list(self._repairs.values()):
             repair()
         self._repairs.clear()
@@ -158,7 +158,7 @@ class FaultInjector:
         self._later(_SUPERVISE_S, self._supervise)
 
     def _supervise_once(self) -> None:
-        """Restart what ended by itself, as an operator's supervisor does."""
+        """Restarts processes that ended by themselves, as an operator's supervisor does."""
         for machine in self._machines:
             if not machine.running and f"down {machine.name}" not in self._repairs:
                 machine.start()

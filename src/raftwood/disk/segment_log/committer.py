@@ -44,11 +44,11 @@ from raftwood.disk.segment_log.segments import LogSettings, Segments
 
 _JOIN_BYTES_MAX: Final = 128 << 10
 _OBJECT_BYTES: Final = 512
-"""About what a flush takes besides its records."""
+"""About the memory of a flush without its records."""
 
 
 class Flush:
-    """Records in order, from `start`; sealed once, when nothing more may join."""
+    """Records in order, from `start`; once sealed, it takes no more."""
 
     __slots__ = (
         "_offsets",
@@ -69,7 +69,7 @@ class Flush:
         self.dones: list[Callable[[], None]] = []
         self.writtens: list[Callable[[], None]] = []
         self.needs_sync = False
-        """A caller waits until it is durable; else a later sync covers it."""
+        """Whether a caller waits until it is durable; else a later sync covers it."""
         self._offsets: list[int] = []
 
     @property
@@ -79,7 +79,7 @@ class Flush:
     def seal(
         self, *, previous_end: int, synced: int, oldest_segment: int, log_seed: int
     ) -> list[Buffer]:
-        """The bytes to write. No record may be added afterwards."""
+        """Returns the bytes to write. No record may be added afterwards."""
         header = FlushHeader(
             position=self.start,
             previous_end=previous_end,
@@ -96,7 +96,7 @@ class Flush:
         return self.buffers
 
     def record(self, position: int, payload_bytes: int) -> tuple[memoryview, memoryview]:
-        """(header, payload) of the record at a position inside this flush."""
+        """Returns (header, payload) of the record at a position inside this flush."""
         offset = position - self.start
         sealed = len(self.buffers) % 2 == 1
         if sealed and len(self.buffers) == 1:
@@ -127,8 +127,8 @@ class FlushCache:
         self._bytes += flush.body_bytes + _OBJECT_BYTES
 
     def shrink(self, durable: int) -> None:
-        """Drop the oldest until within the bound, but none that is not durable yet."""
-        # A flush on its way may not be in the file yet: its records can be read here alone.
+        """Drops the oldest flushes until within the bound, but only durable ones."""
+        # A flush under way may not be in the file yet: its records can only be read here.
         while self._bytes > self._bytes_max and self._flushes[0].end <= durable:
             self._bytes -= self._flushes.popleft().body_bytes + _OBJECT_BYTES
 
@@ -151,14 +151,14 @@ _IN_FLIGHT_MAX: Final = 2
 _IDLE_MARK_SECONDS: Final = 0.02
 _NOTE_SECONDS: Final = 0.05
 _NOTE_SYNC_SECONDS: Final = 1.0
-"""The horizon is written at the most this often while the log is busy, and synced that often."""
+"""A busy log writes the horizon every `_NOTE_SECONDS` at most, and syncs it this often."""
 _NOTE_SYNC_SHARE: Final = 10
-"""On a slow disk it is synced once in the time of so many syncs: appends wait for each."""
+"""On a slow disk it is synced once in the time of this many syncs: appends wait for each."""
 _FORGET_HALF_SECONDS: Final = 10.0
-"""Without a sync, what is known of the disk's speed counts half as much after so long."""
+"""Without a sync, the known speed of the disk counts half as much after this time."""
 _FLUSHES_TO_CLOSE: Final = 2
 _BARRIERS_BYTES: Final = 16 * FLUSH_HEADER_BYTES
-"""Left at a segment's end for empty flushes, which are written even when the disk is full."""
+"""Kept at a segment's end for empty flushes, which are written even when the disk is full."""
 
 
 class SyncTime:
@@ -174,7 +174,7 @@ class SyncTime:
         self._since = 0.0
         self._under_way = 0
         self.count = 0
-        """Of flushes that were synced."""
+        """The number of synced flushes."""
 
     @property
     def is_under_way(self) -> bool:
@@ -193,9 +193,9 @@ class SyncTime:
         self.count += 1
 
     def estimate_ms(self, now: float) -> int | None:
-        """None before the first one; one that has not ended counts for as long as it takes.
+        """The estimate; None before the first sync; one under way counts for as long as it takes.
 
-        What is long ago says less and less: after one stall, an idle disk is no slow one for ever.
+        Older syncs count less and less: one stall must not make an idle disk slow for ever.
         """
         if not self.count and not self._under_way:
             return None
@@ -205,13 +205,13 @@ class SyncTime:
         return int(self._remembered_s(now) * 1000)
 
     def _remembered_s(self, now: float) -> float:
-        """What is left, after a time without a sync, of what was known."""
+        """The remembered time, faded by the time without a sync."""
         left: float = 0.5 ** ((now - self._since) / _FORGET_HALF_SECONDS)
         return self._smoothed_s * left
 
 
 class Committer:
-    """Gives records their positions and makes them durable, in order."""
+    """Assigns positions to records and makes them durable, in order."""
 
     def __init__(
         self,
@@ -226,14 +226,14 @@ class Committer:
         self._environment = environment
         self._horizon = horizon
         self._begun = segments.active
-        """The last segment that the horizon tells of."""
+        """The last segment that the horizon names."""
         self._noted = previous_end
-        """How far the log is durable as the horizon tells it."""
+        """The position up to which the log is durable, by the horizon."""
         self._noted_at = 0.0
         self._has_ended = False
         self._note_timer: asyncio.TimerHandle | None = None
         self._settings = settings
-        # Looked up for every record.
+        # A copy, since each record needs it.
         self._pending_bytes_max = settings.pending_bytes_max
         self._flush_bytes_max = settings.flush_bytes_max
         self._segments = segments
@@ -247,11 +247,11 @@ class Committer:
         self._sealed: deque[Flush] = deque()
         self._in_flight: deque[Flush] = deque()
         self._writing: deque[Flush] = deque()
-        """Those in flight of which somebody wants to know when they are written."""
+        """Flushes in flight with callers that wait until they are written."""
         self._unsynced: deque[Flush] = deque()
-        """Those that are written and not synced."""
+        """Flushes that are written and not synced."""
         self._unsynced_from: int | None = None
-        """The segment that the first of those stands in that no sync was submitted for."""
+        """The segment of the first unsynced flush for which no sync was submitted."""
         self._pump_scheduled = False
         self._mark_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -263,7 +263,7 @@ class Committer:
 
     @property
     def end(self) -> int:
-        """Where the next flush's records would end if nothing more came."""
+        """Where the next flush's records would end if none were added."""
         return self._open.end
 
     def take(
@@ -276,10 +276,10 @@ class Committer:
         written: Callable[[], None] | None = None,
         may_use_reserve: bool = False,
     ) -> int:
-        """Take records into the open flush; returns their position, and changes nothing on error.
+        """Takes records into the open flush; returns their position, and changes nothing on error.
 
         `done` is called when they are durable; `written`, when the operating system has them. With
-        `written` alone they are synced when something else is.
+        `written` alone the next sync covers them.
         """
         # One write is taken, however large, if nothing waits: the bound may have been lowered since
         # a record was written that compaction has to copy now.
@@ -313,10 +313,10 @@ class Committer:
         return position
 
     def barrier(self, done: Callable[[], None]) -> None:
-        """Write a flush, if only an empty one, and call `done` when it and all before are durable.
+        """Writes a flush, even an empty one, and calls `done` when it and all before are durable.
 
-        Its header also tells which segment is the oldest still needed, and up to where the flushes
-        before it were synced. `DiskFull` where not even an empty flush has room.
+        Its header also names the oldest segment still needed, and the position up to which the
+        flushes before it were synced. `DiskFull` if not even an empty flush has room.
         """
         if self._open.end > self._limit and not (self._open.record_count or self._open.dones):
             if not self._is_stuck:
@@ -329,7 +329,7 @@ class Committer:
             self._loop.call_soon(self.pump)
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` when all that was added so far is durable; writes nothing if that is so.
+        """Calls `done` when all that was added so far is durable; writes nothing if it already is.
 
         Test: test_log_full_disk::test_syncs_of_an_idle_log_write_nothing
         """
@@ -345,7 +345,7 @@ class Committer:
             self._loop.call_soon(done)
 
     def has_room_to_compact(self, live_bytes: int) -> bool:
-        """Whether a segment with so many live bytes may be freed.
+        """Whether a segment with `live_bytes` may be freed.
 
         On a full disk the copies may take half of what is left of the reserve. The rest is for
         states and truncations: a store that cannot store a vote cannot vote, and one that cannot
@@ -360,15 +360,15 @@ class Committer:
         return flushes_left > _FLUSHES_TO_CLOSE and live_bytes * 2 <= max(0, self._reserve_left)
 
     def find(self, position: int) -> Flush | None:
-        """The flush in memory that holds a position."""
+        """Returns the flush in memory that holds a position."""
         return self._open if position >= self._open.start else self.cache.find(position)
 
     def hold(self) -> None:
-        """The caller pumps soon: nothing needs to be scheduled for what is taken until then."""
+        """Tells the committer not to schedule a turn: the caller pumps soon."""
         self._pump_scheduled = True
 
     def pump(self) -> None:
-        """Send flushes to the disk as far as there is a place in flight."""
+        """Sends flushes to the disk while fewer than two are in flight."""
         self._pump_scheduled = False
         # After the end the files are closed: a write would fail, and end the process. Test:
         # test_segment_log::test_a_log_that_is_given_up_with_writes_waiting_does_not_end_the_process
@@ -384,9 +384,9 @@ class Committer:
             self._submit(self._sealed.popleft())
 
     async def close(self) -> None:
-        """Wait until all is durable, and leave a mark that says so.
+        """Waits until all is durable, and leaves a mark that says so.
 
-        `DiskFull` where records wait for a segment that has no room: they are given up, unacked.
+        `DiskFull` if records wait for a segment that has no room: they are given up, unacked.
         """
         try:
             # Two, because only a later flush can say that the one before it was synced.
@@ -399,15 +399,15 @@ class Committer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Write nothing more of one's own accord."""
+        """Stops writing on its own initiative."""
         self._has_ended = True
         for timer in (self._mark_timer, self._note_timer):
             if timer is not None:
                 timer.cancel()
 
     async def _note_closed(self) -> None:
-        """Note that nothing follows, so that the next start can tell if anything is missing."""
-        # First, because a note that comes later would say that the log is open.
+        """Notes that nothing follows, so that the next start can tell if anything is missing."""
+        # First, because a later note would say that the log is open.
         # Test: test_log_horizon::test_a_slow_disk_does_not_make_a_closed_log_an_open_one
         self.abandon()
         closing = self._loop.create_future()
@@ -421,7 +421,7 @@ class Committer:
         await closing
 
     def _turn_segment(self, record_bytes: int, *, may_use_reserve: bool) -> None:
-        """Go on in the next segment, or in the reserve where the disk is full."""
+        """Goes on in the next segment, or in the reserve if the disk is full."""
         if not self._is_stuck:
             self._go_on_in_next_segment()
         elif not may_use_reserve or record_bytes > self._reserve_left:
@@ -429,12 +429,12 @@ class Committer:
 
     @property
     def _is_stuck(self) -> bool:
-        """The disk is full, and there is no segment behind the active one."""
+        """Whether the disk is full, and there is no segment behind the active one."""
         return self._segments.is_full and not self._segments.is_ready(self._segments.active + 1)
 
     @property
     def _reserve_left(self) -> int:
-        """Bytes that records may still take in the active segment when the disk is full."""
+        """The bytes that records may still take in the active segment when the disk is full."""
         return self._settings.segment_bytes - _BARRIERS_BYTES - offset_of(self._open.end)
 
     def _go_on_in_next_segment(self) -> None:
@@ -538,7 +538,7 @@ class Committer:
         _call_all(iter(dones), self._loop)
 
     def _mark_idle(self) -> None:
-        """Note on disk, unsynced, that the last flush is durable (decision 0003).
+        """Notes on disk, unsynced, that the last flush is durable (decision 0003).
 
         Each flush says what was synced before it, so only the last one depends on the mark. Without
         it a flipped bit in the last flush would be cut off as a torn tail, and what was acked in it
@@ -572,7 +572,7 @@ class Committer:
         self._environment.files.submit((write,), self._marked)
 
     def _note(self) -> None:
-        """Note in the horizon how far all is durable; one sync later covers many notes.
+        """Notes in the horizon how far all is durable; one sync later covers many notes.
 
         A sync for each flush would double the time of an append (decision 0033).
         """
@@ -608,7 +608,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def _call_all(dones: Iterator[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:
-    """Call each; an error in one does not keep the rest from being called."""
+    """Calls each callback; an error in one does not stop the rest."""
     try:
         for done in dones:
             done()

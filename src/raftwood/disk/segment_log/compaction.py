@@ -1,4 +1,4 @@
-"""Making room: the oldest segment goes when nothing, or little, in it is still needed.
+"""Frees room: removes the oldest segment when nothing, or little, in it is still needed.
 
 Only ever the oldest one, so that what is left is always an unbroken stretch of the log and a
 truncation record can be forgotten with its segment. Were a segment in the middle removed, its
@@ -76,11 +76,11 @@ class Compactor:
         self._wanted.set()
 
     def wake(self) -> None:
-        """Something was truncated, or a segment was filled."""
+        """Wakes the compactor: something was truncated, or a segment was filled."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled; `StoreDamaged` where a live record cannot be read."""
+        """Runs until cancelled; `StoreDamaged` if a live record cannot be read."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -90,7 +90,7 @@ class Compactor:
                 except StoreDamaged:
                     raise
                 except (DiskFull, StoreError):
-                    break  # truncations, or segments that were filled, will wake us again
+                    break  # the next truncation or filled segment wakes the compactor
 
     def _should_free_oldest(self) -> bool:
         segments = self._segments
@@ -152,7 +152,7 @@ class Compactor:
             raise StoreDamaged(f"{path} is damaged, and has what is still needed; {REMEDY}")
 
     def _flushes(self, number: int, data: Buffer) -> Iterator[list[ScannedRecord]]:
-        """The records of each whole flush."""
+        """Yields the records of each whole flush."""
         place: int | None = position_of(number, SEGMENT_HEADER_BYTES)
         while place is not None and place < position_of(number, len(data)):
             header = flush_at(data, place, log_seed=self._log_seed, previous_end=None)
@@ -169,7 +169,7 @@ class Compactor:
             place = header.end
 
     def _live_records(self, number: int, data: Buffer) -> Iterator[ScannedRecord]:
-        """The live records of a segment that the index knows, or can read without a whole flush."""
+        """Yields the live records of a segment, also those outside a whole flush if readable."""
         for group, index in self._groups.items():
             place = index.state_position
             if index.state is not None and place is not None and segment_of(place) == number:
@@ -233,7 +233,7 @@ class Compactor:
 
 
 def _run_at(number: int, data: Buffer, location: RunLocation) -> ScannedRecord | None:
-    """A run as the index places it; None where it is elsewhere, or bad."""
+    """The run at the place in the index; None if another record is there, or a bad one."""
     position, offset = location.position, offset_of(location.position)
     end = offset + location.record_bytes
     if segment_of(position) != number or end > len(data):

@@ -46,7 +46,7 @@ Release 0.1.0 wrote zeros in the place of the flags, and passes over what stands
 """
 
 MARK_COUNT: Final = 0xFFFFFFFF
-"""In place of a record count: a mark, which only tells what is synced. Nothing follows it."""
+"""In place of a record count: a mark, which only says what is synced. Nothing follows it."""
 
 RECORD: Final = Struct("<QBBHIQQQI4x")
 """checksum, kind, flags, reserved, payload bytes, group, term, index, count."""
@@ -147,7 +147,7 @@ def encode_flush_header(header: FlushHeader, *, log_seed: int) -> bytes:
 
 
 def decode_flush_header(data: Buffer, offset: int, *, log_seed: int) -> FlushHeader | None:
-    """The flush header at the offset, or None where there is none (or a bad one)."""
+    """Decodes the flush header at the offset; None if there is none, or a bad one."""
     if offset + FLUSH_HEADER_BYTES > len(data):
         return None
     magic, checksum, *fields = FLUSH.unpack_from(data, offset)
@@ -160,7 +160,7 @@ def decode_flush_header(data: Buffer, offset: int, *, log_seed: int) -> FlushHea
 
 
 def seed_of_log(log_id: bytes) -> int:
-    """The seed of all flush checksums of one log."""
+    """Returns the seed of all flush checksums of one log."""
     return checksum_of(log_id)
 
 

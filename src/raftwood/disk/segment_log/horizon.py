@@ -1,9 +1,9 @@
 """HORIZON: how far a log went, kept apart from the segments that may go missing.
 
-A flush tells what was synced before it. When the newest segment is deleted, zeroed or replaced by
-an older copy, what would tell so is gone with it, and what is left looks like a whole log with a
-torn tail. On the word of such a log a store would vote, and a bookie would answer "no such entry".
-So a small file beside the segments says which segment was begun, and up to where all was durable.
+A flush says what was synced before it. If the newest segment is deleted, zeroed or replaced by an
+older copy, this statement is gone with it, and the rest looks like a whole log with a torn tail. A
+store would vote by such a log, and a bookie would answer "no such entry". So a small file beside
+the segments says which segment was begun, and up to where all was durable.
 
     HORIZON   [slot 0][slot 1]          a page each, so that one bad sector leaves the other
 
@@ -43,9 +43,9 @@ class Horizon(msgspec.Struct, frozen=True):
     synced: int
     """Everything below this position was durable."""
     begun: int
-    """The segment that was written last: its file was there, and has to be."""
+    """The segment written last, whose file must exist."""
     is_closed: bool
-    """The log was closed with nothing behind `synced`."""
+    """Whether the log was closed with nothing behind `synced`."""
 
 
 def encode_horizon(horizon: Horizon) -> bytes:
@@ -62,7 +62,7 @@ def encode_horizon(horizon: Horizon) -> bytes:
 
 
 def decode_horizon(data: Buffer) -> Horizon | None:
-    """The newer of the slots that are whole; None where neither is.
+    """Decodes the newer of the intact slots; None if neither is intact.
 
     Test: test_log_horizon::test_one_bad_slot_leaves_the_other
     """
@@ -89,12 +89,12 @@ def horizon_path(folder: str) -> str:
 
 
 async def load_horizon(files: Files, folder: str) -> Horizon | None:
-    """None where there is no such file, or none that can be read."""
+    """Reads the file; None if it is missing or unreadable."""
     return decode_horizon(await _load(files, folder))
 
 
 async def has_lost_slot(files: Files, folder: str) -> bool:
-    """Whether one slot of two is bad, which the next start mends by writing both."""
+    """Whether one of the two slots is bad; the next start repairs it by writing both."""
     return len(_whole_slots(await _load(files, folder))) == 1
 
 
@@ -108,7 +108,7 @@ async def _load(files: Files, folder: str) -> Buffer:
 
 
 class HorizonFile:
-    """Gives the operations that write the file; its owner submits them in the log's order."""
+    """Makes the operations that write the file; its owner submits them in the log's order."""
 
     def __init__(self, folder: str, *, log_id: bytes, last: Horizon | None) -> None:
         self.path = horizon_path(folder)
@@ -122,7 +122,7 @@ class HorizonFile:
         return encode_horizon(Horizon(self._log_id, self._sequence, synced, begun, is_closed))
 
     def opening(self, *, synced: int, begun: int) -> list[seam.Operation]:
-        """Note where a log stands that is opened; makes the file where it is missing."""
+        """Notes where a newly opened log stands; creates the file if it is missing."""
         if self._exists:
             return [
                 seam.Open(self.path),
@@ -145,7 +145,7 @@ class HorizonFile:
         ]
 
     def durable(self, *, synced: int, begun: int, is_closed: bool) -> list[seam.Operation]:
-        """Both slots, one after the other: a torn write leaves the other one whole.
+        """Writes both slots, one after the other: a torn write leaves the other one whole.
 
         Tests: test_log_horizon::test_either_slot_tells_that_a_log_was_closed,
         test_a_power_loss_while_a_horizon_is_written_leaves_a_whole_slot
@@ -158,7 +158,7 @@ class HorizonFile:
         ]
 
     def note(self, *, synced: int, begun: int) -> seam.Operation:
-        """The second slot, to be synced later; the first one stays as it is.
+        """Writes the second slot, to be synced later; the first one stays as it is.
 
         A power loss may tear this page while it is unsynced. The first slot then still names the
         segment that was begun, so at most the note of the last second is lost.

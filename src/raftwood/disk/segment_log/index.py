@@ -18,7 +18,7 @@ _FORGET_RUNS_MIN = 1024
 
 
 class RunLocation(msgspec.Struct, frozen=True):
-    """One run: what it holds and where its record begins."""
+    """One run: its entries and the position of its record."""
 
     first_index: int
     term: int
@@ -48,7 +48,7 @@ class GroupIndex:
 
     def __init__(self) -> None:
         self.head = 1
-        """The first index that may be read; the run that holds it may begin before it."""
+        """The first readable index; the run that holds it may begin before it."""
         self.next_index = 1
         self.head_position: int | None = None
         self.state: bytes | None = None
@@ -67,7 +67,7 @@ class GroupIndex:
 
     @property
     def is_empty(self) -> bool:
-        """No live record of the group is left, so it counts as gone, as it will after a restart.
+        """Whether the group has no live record, and so counts as gone, as it will after a restart.
 
         Test: test_log_writes::
         test_a_group_that_is_left_with_nothing_is_gone_before_and_after_a_restart
@@ -90,7 +90,7 @@ class GroupIndex:
         position: "array[int]",
         payload_bytes: "array[int]",
     ) -> None:
-        """All runs at once, in order; `next_index` is the caller's to set."""
+        """Takes all runs at once, in order; the caller sets `next_index`."""
         self._first, self._term = first, term
         self._position, self._payload_bytes = position, payload_bytes
 
@@ -110,7 +110,7 @@ class GroupIndex:
         return self._term[self._dead :]
 
     def row_of(self, index: int) -> int:
-        """The row of the run that holds an index; `OutOfRange` where none does."""
+        """Returns the row of the run that holds an index; `OutOfRange` if none does."""
         if not self.head <= index < self.next_index:
             raise OutOfRange(
                 f"index {index} is not in the log: it holds {self.head} to {self.next_index - 1}"
@@ -123,11 +123,11 @@ class GroupIndex:
         )
 
     def end_of_row(self, row: int) -> int:
-        """The index after a run's last."""
+        """Returns the index after a run's last."""
         return self._first[row + 1] if row + 1 < len(self._first) else self.next_index
 
     def rows_from(self, index: int) -> range:
-        """The rows that hold an index and all after it."""
+        """Returns the rows that hold an index and all after it."""
         return range(self.row_of(index), len(self._first))
 
     def term_of(self, index: int) -> int:
@@ -137,7 +137,7 @@ class GroupIndex:
         return self._first[self.row_of(index)]
 
     def index_within(self, bytes_max: int) -> int:
-        """The first index of the last runs that have so many bytes together, at the most."""
+        """The first index of the last runs that have at most `bytes_max` together."""
         total = 0
         for row in range(len(self._first) - 1, self._dead - 1, -1):
             total += self._payload_bytes[row]
@@ -146,13 +146,13 @@ class GroupIndex:
         return self.head
 
     def begins_run(self, index: int) -> bool:
-        """Whether a cut before the index would split no run."""
+        """Whether a cut before the index splits no run."""
         if index == self.next_index:
             return True
         return self.head <= index < self.next_index and self._first[self.row_of(index)] == index
 
     def holds(self, first_index: int, *, position: int) -> bool:
-        """Whether the run that begins at an index is live and stands at a position."""
+        """Whether the run that begins at an index is live and has this position."""
         index = max(first_index, self.head)
         if index >= self.next_index:
             return False
@@ -160,11 +160,11 @@ class GroupIndex:
         return self._first[row] == first_index and self._position[row] == position
 
     def move(self, first_index: int, *, position: int) -> None:
-        """A run was copied elsewhere."""
+        """Notes that a run was copied elsewhere."""
         self._position[self.row_of(max(first_index, self.head))] = position
 
     def cut_head(self, up_to: int) -> list[RunLocation]:
-        """Forget what lies at or below an index; answers the runs gone as a whole."""
+        """Drops what lies at or below an index; returns the runs that are gone entirely."""
         head = up_to + 1
         self.head = head
         if head >= self.next_index:
@@ -181,7 +181,7 @@ class GroupIndex:
         return locations
 
     def cut_tail(self, from_index: int) -> list[RunLocation]:
-        """Forget what lies at or above an index that begins a run; answers the runs gone."""
+        """Drops what lies at or above an index that begins a run; returns the dropped runs."""
         if from_index == self.next_index:
             return []
         row = self.row_of(from_index)
@@ -215,7 +215,7 @@ class LiveBytes:
         return self._by_segment.get(segment, 0)
 
     def forget(self, segment: int) -> None:
-        """A segment was removed; nothing of it may be live."""
+        """Drops a removed segment; nothing of it may be live."""
         left = self._by_segment.pop(segment, 0)
         if left:
             raise InvariantViolated(f"segment {segment} was removed with {left} live bytes")

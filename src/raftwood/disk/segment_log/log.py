@@ -1,7 +1,7 @@
 """`SegmentLog`: one write-ahead log that many groups share, one sync for all of them.
 
-Start here, then `committer` (how records get to disk), `recovery` (how they come back) and
-`compaction` (how room is made). Everything below runs on one event loop and is not thread-safe.
+Start here, then `committer` (writing), `recovery` (reading back) and `compaction` (freeing room).
+Everything below runs on one event loop and is not thread-safe.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class SegmentLog:
     """Many groups' entries and small states, in one durable log.
 
     A write is atomic: after a crash all of its records are there, or none. Writes become durable in
-    order. What was written can be read at once; `done` tells when it is durable.
+    order. Written records can be read at once; `done` is called when they are durable.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SegmentLog:
         log_id = recovered.log_id or environment.random.randbytes(16)
         self._files = environment.files
         self._settings = settings
-        # Looked up for every record.
+        # A copy, since each record needs it.
         self.write_bytes_max = settings.write_bytes_max
         self._runs_live_max = settings.runs_live_max
         self._folder = folder
@@ -122,9 +122,9 @@ class SegmentLog:
     async def open(
         cls, environment: Environment, folder: str, settings: LogSettings | None = None
     ) -> "SegmentLog":
-        """Recover the log in a folder, or begin one there.
+        """Recovers the log in a folder, or begins one there.
 
-        `StoreDamaged` where synced data is bad or missing, `DiskFull` where there is no room.
+        `StoreDamaged` if synced data is bad or missing, `DiskFull` if there is no room.
         """
         files = environment.files
         await perform(files, seam.MakeDirectory(folder), seam.SyncDirectory(_parent(folder)))
@@ -146,7 +146,7 @@ class SegmentLog:
         payload: Buffer,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Add one run of entries behind a group's last one: `write` of a single `Run`, faster."""
+        """Adds one run behind a group's last entry: like `write` of one `Run`, but faster."""
         index = self._groups.get(group)
         if (
             index is None
@@ -157,7 +157,7 @@ class SegmentLog:
             or self._run_count >= self._runs_live_max
             or self._unusable is not None
         ):
-            # A new group, or a mistake: `write` makes the one and names the other.
+            # A new group, or a mistake: `write` creates the group, or raises the error.
             self.write((Run(group, term, first_index, count, payload),), done)
             return
         payload_bytes = len(payload)
@@ -177,12 +177,12 @@ class SegmentLog:
         *,
         written: Callable[[], None] | None = None,
     ) -> None:
-        """Add records of any kind and group, all or none; `done` is called when durable.
+        """Adds records of any kind and group, all or none; calls `done` when they are durable.
 
         `written` is called when the operating system has the records. With `written` alone they
         become durable with the next write that has a `done`, or by `when_durable` or `sync`.
 
-        Refused with nothing changed: `InvalidInput` (does not fit the log), `TooLarge`, `DiskFull`,
+        Raises and changes nothing: `InvalidInput` (does not fit the log), `TooLarge`, `DiskFull`,
         `Overloaded`. When the disk is full, writes without a `Run` may use a reserve.
         """
         self._check_usable()
@@ -213,14 +213,14 @@ class SegmentLog:
             position += RECORD_HEADER_BYTES + payload_bytes
 
     async def commit(self, *records: Record) -> None:
-        """Write and wait until durable."""
+        """Writes records and waits until they are durable."""
         durable = asyncio.Event()
         self.write(records, durable.set)
         await durable.wait()
 
     @contextmanager
     def flushing(self) -> Iterator[None]:
-        """Send the block's writes to the disk at its end, not in the loop's next turn."""
+        """Sends the block's writes to the disk at its end, not in the loop's next turn."""
         self._committer.hold()
         try:
             yield
@@ -228,7 +228,7 @@ class SegmentLog:
             self._committer.pump()
 
     async def sync(self) -> None:
-        """Wait until everything written so far is durable."""
+        """Waits until everything written so far is durable."""
         if isinstance(self._unusable, ShuttingDown):
             raise self._unusable
         durable = asyncio.Event()
@@ -236,13 +236,13 @@ class SegmentLog:
         await durable.wait()
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything written so far is durable, never within this call."""
+        """Calls `done` when everything written so far is durable, never within this call."""
         self._committer.when_durable(done)
 
     def read_cached(
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
     ) -> list[StoredRun] | None:
-        """As `read`, at once, or None where the disk must be asked."""
+        """Like `read`, at once; None if the disk must be read."""
         chosen = reader.plan(self._group(group), first_index, bytes_max)
         runs = reader.from_memory(self._committer, chosen)
         found = [run for run in runs if run is not None]
@@ -251,7 +251,7 @@ class SegmentLog:
     async def read(
         self, group: int, first_index: int, *, bytes_max: int = 1 << 20
     ) -> list[StoredRun]:
-        """Runs from the one that holds an index on: one at least, more up to a number of bytes.
+        """Returns runs from the one that holds an index: at least one, more up to `bytes_max`.
 
         Runs are never split: the first one may begin before `first_index`. Views stay valid as long
         as they are held.
@@ -270,11 +270,11 @@ class SegmentLog:
         return GroupBounds(index.head, index.next_index)
 
     def next_index(self, group: int) -> int:
-        """As `bounds` tells it."""
+        """The index after the group's last entry, as in `bounds`."""
         return self._group(group).next_index
 
     def term_of(self, group: int, index: int) -> int:
-        """The term of one entry; `OutOfRange` where it is not in the log."""
+        """The term of one entry; `OutOfRange` if it is not in the log."""
         return self._group(group).term_of(index)
 
     def terms(self, group: int) -> Sequence[int]:
@@ -290,11 +290,11 @@ class SegmentLog:
         return self._group(group).payload_bytes
 
     def run_start(self, group: int, index: int) -> int:
-        """The first index of the run that holds an index; `OutOfRange` where none does."""
+        """The first index of the run that holds an index; `OutOfRange` if none does."""
         return self._group(group).run_start(index)
 
     def index_within(self, group: int, bytes_max: int) -> int:
-        """Where a group's last runs begin that have so many bytes together, at the most."""
+        """The first index of a group's last runs that have at most `bytes_max` together."""
         return self._group(group).index_within(bytes_max)
 
     def state(self, group: int) -> bytes | None:
@@ -308,7 +308,7 @@ class SegmentLog:
 
     @property
     def is_full(self) -> bool:
-        """The disk had no room for another segment."""
+        """Whether the disk had no room for another segment."""
         return self._segments.is_full
 
     def statistics(self) -> LogStatistics:
@@ -325,10 +325,11 @@ class SegmentLog:
         )
 
     async def close(self) -> None:
-        """Make everything durable and stop; the log may be opened again afterwards.
+        """Makes everything durable and stops; the log may be opened again afterwards.
 
-        Goes on when the caller is cancelled; another call waits for the end of the first.
-        `DiskFull` where writes wait for room: they are given up, the log is closed all the same.
+        Runs to its end even if the caller is cancelled; another call waits for the first one's end.
+        `DiskFull` if writes wait for room: they are given up, and the log is closed all the
+        same.
         """
         if self._closing is None:
             self._unusable = ShuttingDown(f"the log in {self._folder} is closed")
@@ -337,10 +338,10 @@ class SegmentLog:
         await asyncio.shield(self._closing)
 
     async def abandon(self) -> None:
-        """Stop as a crash would: for an owner whose `end_process` does not end the process."""
+        """Stops as a crash would: for an owner whose `end_process` does not end the process."""
         self._unusable = ShuttingDown(f"the log in {self._folder} was given up")
         if self._closing is not None:
-            self._closing.cancel()  # it waits for writes that never end
+            self._closing.cancel()  # It waits for writes that never end.
             await asyncio.wait([self._closing])
             return
         await self._stop_compaction()
@@ -371,7 +372,7 @@ class SegmentLog:
     async def _close_files(self) -> None:
         segments = self._segments
         segments.close()
-        # From the one last written to the one that was prepared.
+        # From the segment last written to the one that was prepared.
         numbers = range(segment_of(self._committer.synced), segments.active + 2)
         paths = (segments.path(number) for number in numbers)
         await perform(self._files, *map(seam.Close, (*paths, self._horizon.path)))
@@ -425,7 +426,7 @@ class SegmentLog:
     def _drop(self, group: int) -> None:
         index = self._groups.pop(group, None)
         if index is None:
-            return  # a cut in the same write has left nothing of it
+            return  # a cut in the same write has removed all of it
         self._forget_state(index)
         if index.head_position is not None:
             self._live.remove(index.head_position, RECORD_HEADER_BYTES)
@@ -453,7 +454,7 @@ class SegmentLog:
 
 
 def _encode(record: Record) -> tuple[bytes, Buffer]:
-    if type(record) is Run:  # nearly all are: they need not be matched
+    if type(record) is Run:  # nearly all are, and need no match
         payload = record.payload
         header = encode_record_header(
             KIND_RUN, 0, record.group, record.term, record.first_index, record.count, payload

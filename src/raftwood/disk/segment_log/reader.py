@@ -35,7 +35,7 @@ _MOVED_RETRIES: Final = 4
 
 
 def plan(index: GroupIndex, first_index: int, bytes_max: int) -> list[tuple[RunLocation, int]]:
-    """Which runs a read takes, each with the index after it: at least one, then up to the bound."""
+    """Chooses the runs of a read, each with the index after it: at least one, up to the bound."""
     chosen: list[tuple[RunLocation, int]] = []
     total = 0
     for row in index.rows_from(first_index):
@@ -50,7 +50,7 @@ def plan(index: GroupIndex, first_index: int, bytes_max: int) -> list[tuple[RunL
 def from_memory(
     committer: Committer, chosen: Sequence[tuple[RunLocation, int]]
 ) -> list[StoredRun | None]:
-    """Each run that is still in memory, None for the others."""
+    """Returns each run that is still in memory, None for the others."""
     runs: list[StoredRun | None] = []
     for location, end_index in chosen:
         flush = committer.find(location.position)
@@ -68,7 +68,7 @@ async def read_runs(
     path_of: Callable[[int], str],
     find: Callable[[], Sequence[tuple[RunLocation, int]]],
 ) -> list[StoredRun]:
-    """The runs that `find` names; asked again where compaction moved them meanwhile."""
+    """Reads the runs that `find` returns; calls it again if compaction moved them meanwhile."""
     for _ in range(_MOVED_RETRIES):
         chosen = find()
         # Runs that are not durable yet may not be on disk at all, so memory comes first.
@@ -92,14 +92,14 @@ async def read_runs(
 
 
 def unreadable(path: str, error: OSError) -> StoreError:
-    """Damage where the disk says so, else something that may pass, such as too many open files."""
+    """The error of a failed read: damage if the disk says so, else one that may pass."""
     if error.errno in (errno.EIO, errno.EBADMSG, errno.EUCLEAN):
         return StoreDamaged(f"{path} cannot be read: {error}; {REMEDY}")
     return StoreError(f"{path} cannot be read: {error}; try again, or check the system")
 
 
 def _spans(locations: Sequence[RunLocation]) -> list[tuple[int, int]]:
-    """Position ranges that cover the runs, joined where the gap between two is small."""
+    """Returns position ranges that cover the runs, joined if the gap between two is small."""
     spans: list[tuple[int, int]] = []
     for location in sorted(locations, key=lambda location: location.position):
         start, end = location.position, location.position + location.record_bytes

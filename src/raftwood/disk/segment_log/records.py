@@ -27,16 +27,16 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class SetState(msgspec.Struct, frozen=True):
-    """A group's small state, in place of the one before."""
+    """A group's small state, which replaces the one before."""
 
     group: int
     data: bytes
 
 
 class TruncateHead(msgspec.Struct, frozen=True):
-    """Forget a group's entries up to and with an index; beyond the end, start anew after it.
+    """Drop a group's entries up to and including an index; beyond the end, begin anew after it.
 
-    One that comes late, below the group's head, changes nothing.
+    If the index is below the group's head, this changes nothing.
     """
 
     group: int
@@ -44,9 +44,9 @@ class TruncateHead(msgspec.Struct, frozen=True):
 
 
 class TruncateTail(msgspec.Struct, frozen=True):
-    """Forget a group's entries from an index on; it must begin a run.
+    """Drop a group's entries from an index on; the index must begin a run.
 
-    A group that is left with nothing, no state and no truncated head, is gone.
+    A group without entries, state and truncated head is gone.
     """
 
     group: int
@@ -54,7 +54,7 @@ class TruncateTail(msgspec.Struct, frozen=True):
 
 
 class DropGroup(msgspec.Struct, frozen=True):
-    """Forget a group and all it had."""
+    """Drop a group and all it had."""
 
     group: int
 
@@ -63,7 +63,7 @@ Record: TypeAlias = Run | SetState | TruncateHead | TruncateTail | DropGroup
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """A run as it stands in the log; header and payload together are its bytes on wire and disk."""
+    """A run in the log; header and payload together are its bytes on wire and disk."""
 
     first_index: int
     count: int
@@ -80,7 +80,7 @@ class GroupBounds(msgspec.Struct, frozen=True):
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
-    """Sizes and counts for people and metrics."""
+    """Sizes and counts for operators and metrics."""
 
     segments: int
     disk_bytes: int
@@ -106,7 +106,7 @@ class _Group(msgspec.Struct):
 
 
 def check_records(records: Sequence[Record], groups: Mapping[int, GroupIndex]) -> int:
-    """`InvalidInput` naming the first record that does not fit; answers how many are runs."""
+    """Raises `InvalidInput` for the first record that does not fit; returns the number of runs."""
     seen: dict[int, _Group | None] = {}
     run_count = 0
     for record in records:

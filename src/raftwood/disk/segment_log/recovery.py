@@ -1,4 +1,4 @@
-"""Reading a whole log back from its folder: its records, its end, its damages.
+"""Reads a whole log back from its folder: its records, its end, its damages.
 
 `inspect` only reads; `recover` also puts the folder right for a writer. Both walk the flushes in
 order until one is not whole. If a later flush, or the HORIZON file, says that this place had been
@@ -47,7 +47,7 @@ from raftwood.disk.segment_log.scan import (
 from raftwood.disk.segment_log.segments import PREPARING, segment_number, segment_path
 
 REMEDY = "do not use this copy; 'raftwood store check FOLDER' lists all that is wrong"
-"""Says nothing of repair: the owner of the log adds that."""
+"""The log's owner adds how to repair it."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -55,23 +55,23 @@ class Damage(msgspec.Struct, frozen=True):
 
     path: str
     offset: int | None
-    """None where it is the file as a whole."""
+    """None if the whole file is damaged."""
     reason: str
 
 
 class Inspection(msgspec.Struct):
-    """What is in a log's folder."""
+    """The contents of a log's folder."""
 
     names: list[str]
     log_id: bytes | None = None
-    """None where the log has no segment yet."""
+    """None if the log has no segment yet."""
     oldest: int = 1
     removable_below: int = 0
     """Segments with lower numbers were declared unneeded by a flush that is not cut off."""
     end: int = 0
-    """Where the last whole flush ends; 0 where there is none."""
+    """Where the last whole flush ends; 0 if there is none."""
     synced: int = 0
-    """Up to where the flushes say that all was synced; the rest may be in the page cache alone."""
+    """The position up to which the flushes say that all was synced."""
     used_bytes: dict[int, int] = msgspec.field(default_factory=dict)
     """Segment number → where its last whole flush ends."""
     record_bytes: dict[int, int] = msgspec.field(default_factory=dict)
@@ -94,11 +94,11 @@ class Recovered(msgspec.Struct):
     live: LiveBytes
     horizon: Horizon | None
     was_closed: bool
-    """The log is new, or its last process closed it, and all that it held is here."""
+    """Whether the log is new, or its last process closed it, with all its contents here."""
 
 
 async def recover(files: Files, folder: str) -> Recovered:
-    """Rebuild the index and cut the torn tail; `StoreDamaged` where synced data is bad."""
+    """Rebuilds the index and cuts the torn tail; `StoreDamaged` if synced data is bad."""
     replay = IndexBuilder()
     found = await _inspected(files, folder, replay.take)
     if found.damages:
@@ -127,10 +127,10 @@ async def recover(files: Files, folder: str) -> Recovered:
 async def _without_unused(
     files: Files, folder: str, found: Inspection, next_segment: int
 ) -> Horizon | None:
-    """Let the horizon forget segments that were begun and hold no whole flush, before they go.
+    """Removes segments that were begun and hold no whole flush from the horizon, before they go.
 
-    Several may have been written without a sync. Were they removed first, a crash would leave a
-    horizon that names a segment nobody has, and the next start would call that damage.
+    Several may have been written without a sync. If they were removed first, a crash would leave a
+    horizon that names a missing segment, and the next start would call that damage.
     Test: test_log_horizon::test_segments_that_were_begun_and_never_synced_may_go
     """
     horizon = found.horizon
@@ -153,9 +153,9 @@ def damage_error(damages: list[Damage]) -> StoreDamaged:
 async def inspect(
     files: Files, folder: str, on_record: Callable[[ScannedRecord], None]
 ) -> Inspection:
-    """Walk all flushes of the log in order; changes nothing.
+    """Walks all flushes of the log in order; changes nothing.
 
-    After damage the walk goes on at the next whole flush, so that all of it is found.
+    After damage the walk goes on at the next whole flush, so that all damage is found.
     """
 
     def take(records: list[Fields]) -> None:
@@ -179,7 +179,7 @@ async def _inspected(files: Files, folder: str, take: Callable[[list[Fields]], N
 
 
 class _Walk:
-    """One pass over a log's flushes; holds two segments in memory at the most."""
+    """One pass over a log's flushes; holds at most two segments in memory."""
 
     def __init__(
         self,
@@ -210,9 +210,9 @@ class _Walk:
             if previous_end == place and await self._goes_on_at(following, previous_end):
                 place = following
                 continue
-            # The place where the whole flushes end. Nobody was told that anything behind `synced`
-            # is durable, so bad bytes there are a torn tail; before it they are damage. A file that
-            # was cut short is damage anywhere, because no crash makes a segment shorter.
+            # The place where the whole flushes end. Nothing behind `synced` was acked, so bad bytes
+            # there are a torn tail; before it they are damage. A file that was cut short is damage
+            # anywhere, because no crash makes a segment shorter.
             path = segment_path(self._folder, segment_of(place))
             if place >= found.synced:
                 if await self._is_cut_off(place):
@@ -227,7 +227,7 @@ class _Walk:
             place, previous_end = next_whole, None
 
     async def _read_newest(self) -> None:
-        """Read from the newest flush the oldest segment still needed, and how far all is synced.
+        """Reads from the newest flush the oldest segment still needed, and how far all is synced.
 
         Both only grow, so the last flush of the newest segment that has one knows best. A segment
         is unlinked only after a durable flush has declared it unneeded, so even an unsynced flush
@@ -259,10 +259,10 @@ class _Walk:
                 found.damages.append(Damage(path, 0, "the segment is missing"))
 
     def _take_horizon(self, *, is_needed: bool) -> None:
-        """Read from the horizon how far the log went, which flushes that are gone cannot tell.
+        """Reads from the horizon how far the log went, which missing flushes cannot say.
 
-        Where a flush says that there was a horizon, a missing one is damage: it may have been lost
-        together with the flushes that it tells of.
+        If a flush says that there was a horizon, a missing one is damage: it may have been lost
+        together with the flushes that it covers.
         Test: test_log_horizon::test_the_loss_of_the_horizon_is_noticed
         """
         found = self._found
@@ -280,7 +280,7 @@ class _Walk:
             found.synced = max(found.synced, horizon.synced)
 
     async def _take_flushes(self, place: int, previous_end: int | None) -> bool:
-        """Take the whole flushes that follow in a segment; whether there were any."""
+        """Takes the whole flushes that follow in a segment; returns whether there were any."""
         segment, found = segment_of(place), self._found
         data = await self._load(segment)
         if data is None:
@@ -298,7 +298,7 @@ class _Walk:
         return True
 
     async def _why_not_whole(self, place: int, previous_end: int | None) -> str:
-        """Why no flush was taken at a place."""
+        """Returns why no flush was taken at a place."""
         data = await self._load(segment_of(place))
         if data is None:
             return "the segment is missing, or its header is bad"
@@ -337,7 +337,7 @@ class _Walk:
         return isinstance(header, FlushHeader)
 
     async def _next_whole(self, place: int) -> int | None:
-        """Where the first whole flush after a bad one begins."""
+        """Returns the start of the first whole flush after a bad one."""
         for number in range(segment_of(place), self._numbers[-1] + 1):
             offset = offset_of(place) + 1 if number == segment_of(place) else SEGMENT_HEADER_BYTES
             for header in await self._headers_in(number, offset):
@@ -396,7 +396,7 @@ class _Walk:
         return not bytes(data).strip(b"\0")
 
     async def _load(self, number: int) -> Buffer | None:
-        """A segment's bytes; None where there is no such segment, or not one of this log."""
+        """Reads a segment; None if it is missing, or belongs to another log."""
         if number not in self._good:
             return None
         data = self._loaded.get(number)
@@ -411,7 +411,7 @@ class _Walk:
 
 
 async def _cut_tail(files: Files, folder: str, found: Inspection, next_segment: int) -> None:
-    """Remove everything behind the end, and segments that are no longer needed.
+    """Removes everything behind the end, and segments that are no longer needed.
 
     The next segment stays in any case: a new one is about to take its name, and a folder that had a
     log is never seen without any segment. So does one that only a flush in the torn tail calls
@@ -446,7 +446,7 @@ def _synced_in(number: int, synced: int) -> int:
 
 
 async def _written_again(files: Files, path: str, start: int, end: int) -> list[seam.Operation]:
-    """Write bytes again that were read, but may be in the page cache alone.
+    """Writes bytes again that were read, but may be in the page cache alone.
 
     After a failed sync the kernel takes its pages for clean: another sync would succeed without
     writing them. The log would go on behind records that a power loss takes away. The same bytes

@@ -1,7 +1,8 @@
-"""Bytes of segments back into whole flushes, records, and the index they add up to. No I/O.
+"""Decodes segments into whole flushes, records, and the index that results. No I/O.
 
-Tells a torn tail from damage by one rule: every flush names the position below which all was synced
-when it was written; bad data below the highest such position was durable once, and is damage.
+Distinguishes a torn tail from damage by one rule: every flush names the position below which all
+was synced when it was written; bad data below the highest such position was durable once, and is
+damage.
 
 `IndexBuilder` rebuilds the index from records in log order. Compaction copies records forward, so a
 run may come after later ones of its group: rows are taken in any order and put right at the end,
@@ -58,7 +59,7 @@ class ScannedRecord(msgspec.Struct, frozen=True):
 
 
 class BadFlush(msgspec.Struct, frozen=True):
-    """Why the bytes at an offset are not a whole flush."""
+    """The reason why the bytes at an offset are not a whole flush."""
 
     reason: str
 
@@ -66,7 +67,7 @@ class BadFlush(msgspec.Struct, frozen=True):
 def flush_at(
     data: Buffer, position: int, *, log_seed: int, previous_end: int | None
 ) -> FlushHeader | BadFlush:
-    """The flush header that stands at a position and continues the flush before it."""
+    """Returns the flush header at a position that continues the flush before it."""
     offset = offset_of(position)
     header = decode_flush_header(data, offset, log_seed=log_seed)
     if header is None:
@@ -81,7 +82,7 @@ def flush_at(
 
 
 def records_of(data: Buffer, header: FlushHeader) -> list[ScannedRecord] | BadFlush:
-    """All records of a flush, each verified: a flush counts as a whole or not at all.
+    """Returns all records of a flush, each verified: a flush counts as a whole or not at all.
 
     A write is all or nothing: half a flush could be new entries of a group without the truncation
     of the old ones. Planted bugs: "an unchecked checksum", "an accepted torn tail"
@@ -113,7 +114,7 @@ def records_of(data: Buffer, header: FlushHeader) -> list[ScannedRecord] | BadFl
 
 
 Fields = tuple[int, int, int, int, int, int, int, Buffer]
-"""Those of a `ScannedRecord`."""
+"""The fields of a `ScannedRecord`."""
 
 
 class WholeFlushes(msgspec.Struct):
@@ -124,7 +125,7 @@ class WholeFlushes(msgspec.Struct):
     flush_count: int = 0
     body_bytes: int = 0
     oldest_segment: int = 0
-    """As the last one says."""
+    """The value in the last flush."""
 
 
 def whole_flushes(
@@ -135,9 +136,9 @@ def whole_flushes(
     previous_end: int | None,
     take: Callable[[list[Fields]], None],
 ) -> WholeFlushes:
-    """All flushes of a segment from a place on, up to the first that is not whole.
+    """Returns all flushes of a segment from a place on, up to the first that is not whole.
 
-    As `flush_at` and `records_of` for each, in one loop without objects: a start does this for
+    Like `flush_at` and `records_of` for each, in one loop without objects: a start does this for
     every record that there is. Those two say what is wrong with the flush at which it stops.
     """
     found = WholeFlushes(place)
@@ -186,7 +187,7 @@ def whole_flushes(
 
 
 def last_header(data: Buffer, *, segment: int, log_seed: int) -> FlushHeader | None:
-    """The last valid flush header of a segment, whatever stands before and after it."""
+    """Finds the last valid flush header of a segment, whatever stands before and after it."""
     end = len(data)
     while end > 0:
         # Magics that begin in the piece; it overlaps the next one by less than a magic.
@@ -206,7 +207,7 @@ def last_header(data: Buffer, *, segment: int, log_seed: int) -> FlushHeader | N
 def headers_after(
     data: Buffer, *, segment: int, offset: int, log_seed: int
 ) -> Iterator[FlushHeader]:
-    """Every valid flush header from an offset on, whatever stands between them."""
+    """Yields every valid flush header from an offset on, whatever stands between them."""
     for match in _MAGIC.finditer(data, offset):
         header = decode_flush_header(data, match.start(), log_seed=log_seed)
         if header is not None and header.position == position_of(segment, match.start()):
@@ -249,7 +250,7 @@ class _Rows:
             self._keep([row for row, first in enumerate(self.first) if first < from_index])
 
     def settle(self) -> None:
-        """Sort by index; of two copies of one run the later one counts."""
+        """Sorts by index; of two copies of one run the later one counts."""
         if self.in_order:
             return
         rows = {first: row for row, first in enumerate(self.first)}
@@ -265,13 +266,13 @@ class _Rows:
 
 
 class IndexBuilder:
-    """Takes records in log order; gives the index that they add up to."""
+    """Takes records in log order; builds the index that results from them."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Rows] = {}
 
     def take(self, records: list[Fields]) -> None:
-        """As `apply` for each; nearly all are runs of groups that are known."""
+        """Like `apply` for each; nearly all are runs of known groups."""
         groups = self._groups
         for fields in records:
             position, kind, _, group, term, index, count, payload = fields
@@ -300,7 +301,7 @@ class IndexBuilder:
             rows.cut_tail(record.index)
 
     def finish(self) -> tuple[dict[int, GroupIndex], LiveBytes]:
-        """The index; `StoreDamaged` where a group lacks entries that it should have."""
+        """Returns the index; `StoreDamaged` if a group lacks entries that it should have."""
         live = LiveBytes()
         groups = {group: _index_of(group, rows, live) for group, rows in self._groups.items()}
         return {group: index for group, index in groups.items() if not index.is_empty}, live
@@ -336,7 +337,7 @@ def _index_of(group: int, rows: _Rows, live: LiveBytes) -> GroupIndex:
 
 
 def _take_whole(group: int, index: GroupIndex, rows: _Rows, live: LiveBytes) -> None:
-    """Runs that came one behind the other: none is missing, and columns are taken as they are."""
+    """Takes consecutive runs without gaps: their columns are taken as they are."""
     if not rows.first or rows.first[-1] + rows.count[-1] <= rows.head:
         return  # all are truncated
     kept = max(0, bisect_right(rows.first, rows.head) - 1)

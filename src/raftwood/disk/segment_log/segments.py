@@ -28,7 +28,7 @@ from raftwood.disk.segment_log.format import encode_segment_header
 
 
 class LogSettings(Section, frozen=True):
-    """Sizes and bounds of the shared log; free to change between two starts."""
+    """Sizes and bounds of the shared log; may change between two starts."""
 
     segment_bytes: Annotated[
         int,
@@ -63,7 +63,7 @@ class LogSettings(Section, frozen=True):
 
     @property
     def reserve_bytes(self) -> int:
-        """Kept in the active segment for states and truncations when the disk is full."""
+        """The room kept in the active segment for states and truncations when the disk is full."""
         return min(1 << 20, self.segment_bytes // 8)
 
     @property
@@ -83,7 +83,7 @@ def segment_path(folder: str, number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name, or None for other files."""
+    """Returns the number in a segment's file name, or None for other files."""
     digits = name.removesuffix(_SUFFIX)
     if digits == name or len(digits) != 10 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -114,16 +114,16 @@ class Segments:
         self._folder = folder
         self._log_id = log_id
         self.on_prepared: Callable[[], None] = _nothing
-        """Called when a preparation has ended, well or for want of room."""
+        """Called when a preparation has ended, even for lack of room."""
         self.on_sealed: Callable[[], None] = _nothing
         self.used_bytes = used_bytes
-        """Of each sealed segment."""
+        """The used bytes of each sealed segment."""
         self.record_bytes = Counter(record_bytes)
-        """Of each segment, without what flush headers take."""
+        """The bytes of each segment without its flush headers."""
         self.oldest = min(used_bytes, default=active)
         self.active = self._first_active = active
         self.is_full = False
-        """The disk had no room for the next segment."""
+        """Whether the disk had no room for the next segment."""
         self._ready = active - 1
         self._is_preparing = False
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -140,13 +140,13 @@ class Segments:
         return number <= self._ready
 
     async def create_first(self) -> None:
-        """Make the active segment; `DiskFull` where there is no room for it."""
+        """Creates the active segment; `DiskFull` if there is no room for it."""
         try:
             await perform(self._files, *self._preparation(self.active))
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            with suppress(FileNotFoundError):  # not even its name may have found room
+            with suppress(FileNotFoundError):  # perhaps not even its name had room
                 await perform(self._files, seam.Unlink(self._temporary))
             raise self.disk_full() from error
         self._ready = self.active
@@ -158,7 +158,7 @@ class Segments:
         )
 
     def prepare_next(self) -> None:
-        """Make one segment after the other until the one behind the active one is there."""
+        """Creates one segment after the other until the one behind the active one exists."""
         number = self._ready + 1
         if self._closed or self._is_preparing or number > self.active + 1:
             return
@@ -168,24 +168,24 @@ class Segments:
         )
 
     def roll(self, *, used_bytes: int) -> None:
-        """Records go to the next segment from now on; the file may still be in preparation."""
+        """Sends records to the next segment from now on; its file may still be in preparation."""
         self.used_bytes[self.active] = used_bytes
         self.active += 1
 
     def seal(self, number: int) -> None:
-        """All of a segment is durable: give back the room that it did not use."""
+        """Frees the unused room of a segment whose contents are all durable."""
         if self._closed:
-            return  # its file is; the next process does it
-        if number >= self._first_active:  # those of an earlier process were cut when it was opened
+            return  # the file is closed; the next process does it
+        if number >= self._first_active:  # an earlier process's were cut at the start
             path = self.path(number)
             operations = (seam.Truncate(path, self.used_bytes[number]), seam.Close(path))
             self._files.submit(operations, self._must_succeed)
         self.on_sealed()
 
     async def remove(self, number: int) -> None:
-        """Unlink a segment that a durable flush has declared unneeded.
+        """Unlinks a segment that a durable flush has declared unneeded.
 
-        A failure ends the process: nobody knows then which files the next start will find.
+        A failure ends the process: it is then unknown which files the next start will find.
         Test: test_log_compaction::test_a_failure_to_remove_a_segment_ends_the_process
         """
         del self.used_bytes[number]
@@ -200,7 +200,7 @@ class Segments:
             self._retry()
 
     def close(self) -> None:
-        """Begin no more work, and call nobody when the work under way ends."""
+        """Begins no more work, and calls no callback when the work under way ends."""
         self._closed = True
         self.on_prepared = _nothing
         if self._retry_timer is not None:

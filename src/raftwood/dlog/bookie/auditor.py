@@ -52,7 +52,7 @@ async def repaired(
 
 
 class AuditRules:
-    """Decides which bookies are to be repaired, from one look after the other; no I/O."""
+    """Decides which bookies to repair, from a series of looks; no I/O."""
 
     def __init__(self, *, after_ms: float) -> None:
         self._after_ms = after_ms
@@ -99,7 +99,7 @@ class AuditRules:
 
 
 class Auditor:
-    """Use `start`, and `close` when done; the metastore stays its owner's."""
+    """Repairs bookies that are due. Use `start`, and `close` when done; leaves the store open."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Auditor:
                 _log.warning("no look for bookies that are away", reason=error.message)
 
     async def _lead(self) -> bool:
-        """Whether this process works: the record is its own, under a lease that lives."""
+        """Whether this process is the auditor: the record is its own, under a live lease."""
         store = self._store
         if self._lease:
             try:
@@ -179,7 +179,7 @@ class Auditor:
         return True
 
     async def look(self) -> None:
-        """One look; a repair that is due goes on by itself, and one at a time."""
+        """Looks once; a repair that is due goes on in the background, one at a time."""
         store = self._store
         running = [each.id for each in await running_bookies(store)]
         in_limbo = await bookies_in_limbo(store)
@@ -203,7 +203,7 @@ class Auditor:
             except RaftwoodError as error:
                 _log.warning("a bookie is not repaired", bookie=bookie, reason=error.message)
             except Exception as error:
-                # Nobody awaits this task: a bug that is not logged here is never heard of.
+                # No caller awaits this task: a bug that is not logged here would never show.
                 _log.error(
                     "a bookie is not repaired", bookie=bookie, reason=repr(error), exc_info=error
                 )
@@ -228,7 +228,7 @@ class Auditor:
             )
 
     async def close(self) -> None:
-        """Stop; another process goes on at its next look."""
+        """Stops; another process goes on at its next look."""
         tasks = [each for each in (self._task, self._repair) if each is not None]
         for task in tasks:
             task.cancel()

@@ -52,15 +52,15 @@ from raftwood.dlog.errors import BadDigest, BookieReadOnly, NoSuchLedger
 from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
 
 _NUMBER: Final = 0
-"""The folder's stamp names a store by number, and a bookie has none: its id is in the log."""
+"""The folder's stamp has a store's number; a bookie's id is in the log instead."""
 _OWN_GROUP: Final = LEDGER_MAX
-"""No ledger's: its state is the bookie's id, and where it began anew the two numbers of its limbo,
-each after a zero byte."""
+"""The group of no ledger: its state is the bookie's id and, if it began anew, the two numbers of
+its limbo, each after a zero byte."""
 _log = get_logger("bookie")
 
 
 class BookieCounts:
-    """What a bookie has done since it was opened: plain numbers that metrics read."""
+    """Counts since the bookie was opened, for metrics."""
 
     __slots__ = ("added_bytes", "adds", "damaged", "fences", "read_bytes", "reads", "repeated")
 
@@ -71,7 +71,7 @@ class BookieCounts:
 
 
 class Bookie:
-    """Use `open`, and `close` when done. Everything runs on one event loop."""
+    """A bookie on one event loop. Use `open`, and `close` when done."""
 
     def __init__(self, id_: BookieId, store: Store, *, waits_max: int) -> None:
         self.id = id_
@@ -97,10 +97,10 @@ class Bookie:
         settings: LogSettings | None = None,
         waits_max: int = 10_000,
     ) -> "Bookie":
-        """Open the bookie's folder, or begin a new one.
+        """Opens the bookie's folder, or begins a new one.
 
-        `InvalidInput` where it is another bookie's, `StoreDamaged` where what was synced is bad: a
-        bookie that does not serve is one that recoveries wait for, and that is safe.
+        `InvalidInput` if it is another bookie's, `StoreDamaged` if synced data are bad: recoveries
+        wait for a bookie that does not serve, which is safe.
         """
         try:
             store = await Store.open(
@@ -122,11 +122,11 @@ class Bookie:
         index = EntryIndex.of_arrivals(self._log.terms(ledger))
         return LedgerDescriptor(ledger, decode_note(state, ledger=ledger), index)
 
-    # What it is.
+    # Identity and state.
 
     @property
     def instance(self) -> str:
-        """Drawn when the folder was made: a wiped one is another instance."""
+        """A random id of the folder: a wiped folder is another instance."""
         return self.identity.incarnation
 
     @property
@@ -135,19 +135,17 @@ class Bookie:
 
     @property
     def is_read_only(self) -> bool:
-        """Its disk is full, or was found damaged: it takes no entries at the moment."""
+        """Whether it takes no entries at the moment: its disk is full or damaged."""
         return self._damage is not None or self._log.is_full
 
     async def enter_limbo(self, end: int) -> None:
-        """All ledgers with numbers below `end` may have had entries here that are gone; durable
-        when it returns.
-        """
+        """Durably notes that entries of any ledger below `end` may have been here and are gone."""
         self._limbo = Limbo(self.id, end, end)
         await self._save_limbo()
 
     @property
     def has_doubts(self) -> bool:
-        """Whether the bookie began anew, and its ledgers were not all repaired yet."""
+        """Whether the bookie began anew, and not all its ledgers are repaired yet."""
         return self._limbo.doubts_below > 0
 
     async def end_doubts(self) -> None:
@@ -165,7 +163,7 @@ class Bookie:
         return self._waits.count
 
     def ledgers(self) -> list[int]:
-        """All ledgers of which the bookie has an entry or a note, in order."""
+        """All ledgers with an entry or a note in this bookie, in order."""
         return sorted(self._ledgers)
 
     def ledger_count(self) -> int:
@@ -177,12 +175,12 @@ class Bookie:
     def statistics(self) -> LogStatistics:
         return self._log.statistics()
 
-    # Writing. What returns an error or None has been written, not synced: see `when_durable`.
+    # Writing. On return the data are written, not synced: see `when_durable`.
 
     def add(
         self, packed: Buffer, *, master_key: bytes, is_recovery: bool = False
     ) -> RaftwoodError | None:
-        """Takes an entry; None: it is there, and acked once it is durable.
+        """Takes an entry; None means that it is here, to be acked once it is durable.
 
         The ack waits for the sync: an ack quorum in one rack loses its power together, and the
         entry would be on no disk (planted bug "an ack comes before the sync").
@@ -234,11 +232,11 @@ class Bookie:
         return held
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` once all that was written so far is durable, never within this call."""
+        """Calls `done` once all written data are durable, never within this call."""
         self._log.when_durable(done)
 
     async def fence(self, ledger: int, master_key: bytes) -> None:
-        """Refuse the ledger's writer from now on; durable when it returns.
+        """Durably refuses the ledger's writer from now on.
 
         A ledger that the bookie knows nothing of is fenced too: the bookie counts as one that lacks
         the entry, and the old writer's first add may be on its way here. Durable before the answer:
@@ -273,7 +271,7 @@ class Bookie:
         await self._log.sync()
 
     def _note(self, ledger: int, master_key: bytes, **changes: bool | int) -> LedgerDescriptor:
-        """Change what is kept of a ledger beside its entries."""
+        """Changes the durable state of a ledger beside its entries."""
         if not 0 <= ledger < LEDGER_MAX:
             raise InvalidInput(f"{ledger} is no ledger's number: give 0 to 2^63-2")
         held = self._ledgers.get(ledger)
@@ -291,7 +289,7 @@ class Bookie:
         return held
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """Forget ledgers that were deleted; their room is made free in the background."""
+        """Forgets deleted ledgers; their room is freed in the background."""
         for ledger in ledgers:
             if self._ledgers.pop(ledger, None) is not None:
                 self._log.write((DropGroup(ledger),))
@@ -305,21 +303,21 @@ class Bookie:
     # Reading.
 
     def read_cached(self, ledger: int, entry: int) -> Buffer | None:
-        """As `read`, at once, or None where the disk must be asked."""
+        """Like `read`, at once; None if the disk must be read."""
         arrival = self._arrival_of(ledger, entry)
         runs = self._log.read_cached(ledger, arrival, bytes_max=0)
         return None if runs is None else self._counted(runs[0].payload)
 
     async def read(self, ledger: int, entry: int) -> Buffer:
-        """The packed entry, or with −1 the one with the highest number.
+        """Returns the packed entry, or with −1 the one with the highest number.
 
-        `NoSuchLedger`, `NoSuchEntry`; `BadDigest` where it is here, and damaged; `EntryUnknown`
-        where it may have been here before the bookie began anew.
+        `NoSuchLedger`, `NoSuchEntry`; `BadDigest` if the entry is damaged; `EntryUnknown` if it may
+        have been here before the bookie began anew.
         """
         arrival = self._arrival_of(ledger, entry)
         try:
             runs = await self._log.read(ledger, arrival, bytes_max=0)
-        except NotFound as error:  # it was dropped meanwhile
+        except NotFound as error:  # The ledger was dropped meanwhile.
             raise NoSuchLedger(f"bookie {self.id} has nothing of ledger {ledger}") from error
         except StoreDamaged as error:
             self.counts.damaged += 1
@@ -335,8 +333,8 @@ class Bookie:
         return packed
 
     async def read_last_confirmed(self, ledger: int) -> tuple[int, Buffer]:
-        """What was published (−1: nothing), and the packed entry with the highest number (empty:
-        none).
+        """Returns the published last confirmed entry (−1: none), and the packed entry with the
+        highest number (empty: none).
         """
         held = self._ledgers.get(ledger)
         doubt = self._limbo.doubt(ledger, -1)
@@ -348,8 +346,8 @@ class Bookie:
         return held.note.published, highest
 
     async def wait_last_confirmed(self, ledger: int, *, after: int, timeout_ms: int) -> int:
-        """Until a last confirmed entry above `after` is known of, or the time is over: the highest
-        that is known of. Of a ledger that is not here yet, entries may come.
+        """Waits until a last confirmed entry above `after` is known, or the time is over; returns
+        the highest known one. Also waits for a ledger that has no entries here yet.
         """
         held = self._ledgers.get(ledger)
         if held is not None and held.last_confirmed <= after and len(held.index):
@@ -378,13 +376,13 @@ class Bookie:
         return held
 
     async def close(self) -> None:
-        """Make all durable and stop; waits are over."""
+        """Makes all data durable and stops; ends all waits."""
         self._waits.close()
         await asyncio.shield(self._store.close())
 
 
 async def _check_owner(store: Store, id_: BookieId) -> None:
-    """The folder of another bookie is refused; a new one becomes this bookie's."""
+    """Refuses another bookie's folder; makes a new one this bookie's."""
     owner, _ = _owner_of(store)
     if not owner:
         await store.log.commit(SetState(_OWN_GROUP, id_.encode()))
@@ -396,7 +394,7 @@ async def _check_owner(store: Store, id_: BookieId) -> None:
 
 
 def _owner_of(store: Store) -> tuple[str, list[int]]:
-    """Whose folder it is (empty: nobody's yet), and the numbers of its limbo."""
+    """The id of the folder's bookie (empty for a new folder), and the numbers of its limbo."""
     log = store.log
     state = log.state(_OWN_GROUP) if _OWN_GROUP in log.groups() else None
     owner, *numbers = (state or b"").split(b"\0")
@@ -408,8 +406,8 @@ def _owner_of(store: Store) -> tuple[str, list[int]]:
 def _remedy(bookie: str) -> str:
     """What an operator can do with a bookie whose entries are gone or damaged.
 
-    To bring back an old copy of the folder is not among it: that bookie would deny all that it
-    acked since the copy, and no one could tell.
+    An old copy of the folder is no remedy: that bookie would deny all that it acked since the copy,
+    and nothing would show it.
     """
     return (
         f"Bookie {bookie} does not serve, so that it denies nothing that it has acked. Start it "
@@ -425,7 +423,7 @@ def _checked_key(master_key: bytes) -> bytes:
 
 
 def _id(owner: bytes) -> str:
-    """The bookie's id, before whatever else is kept with it."""
+    """The bookie's id, without the numbers stored behind it."""
     return owner.partition(b"\0")[0].decode(errors="replace")
 
 
@@ -438,7 +436,7 @@ def _repair_remedy(name: str) -> str:
 
 
 async def check_bookie(_: Environment, content: FolderContent) -> Findings:
-    """Each ledger needs its key; the folder needs the bookie's id."""
+    """Checks that each ledger has its key, and the folder the bookie's id."""
     owner = content.state(LEDGER_MAX)  # no ledger's group: its state is the bookie's id
     name = "a bookie" if owner is None else f"bookie {_id(owner)}"
     found = Findings(role=name, remedy=_repair_remedy(name))

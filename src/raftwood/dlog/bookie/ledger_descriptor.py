@@ -34,7 +34,7 @@ from raftwood.dlog.ledgers.metadata import LEDGER_MAX, BookieId
 
 
 class EntryIndex:
-    """Entry → its arrival, counted from 1: the index under which the log keeps it.
+    """Maps an entry to its arrival, counted from 1: its index in the segment log.
 
     The two differ once a recovery or a repair brings an older entry behind a newer one (planted bug
     "arrivals are taken for entries"). Entries come nearly in order, with gaps where the ledger is
@@ -50,7 +50,7 @@ class EntryIndex:
 
     @classmethod
     def of_arrivals(cls, entries: Sequence[int]) -> "EntryIndex":
-        """From the entries in the order in which they arrived."""
+        """Builds the index from entries in the order in which they arrived."""
         index = cls()
         order = sorted(range(len(entries)), key=entries.__getitem__)
         index._entries.extend(entries[each] for each in order)
@@ -63,11 +63,11 @@ class EntryIndex:
 
     @property
     def highest(self) -> int:
-        """The entry with the highest number; −1 where there is none."""
+        """The highest entry number; −1 if there is none."""
         return self._entries[-1] if self._entries else -1
 
     def add(self, entry: int) -> None:
-        """The next to arrive; it must not be there."""
+        """Adds the next entry to arrive; it must not be in the index."""
         entries = self._entries
         if not entries or entry > entries[-1]:
             entries.append(entry)
@@ -79,7 +79,7 @@ class EntryIndex:
         self.next_arrival += 1
 
     def arrival_of(self, entry: int) -> int:
-        """0 where the entry is not there."""
+        """Returns an entry's arrival; 0 if the entry is not here."""
         entries = self._entries
         if not entries or entry > entries[-1]:
             return 0
@@ -89,7 +89,7 @@ class EntryIndex:
 
 FORMAT_VERSION: Final = 1
 HEAD: Final = Struct(">qqqq")
-"""How a packed entry begins: ledger, entry, last confirmed, length of all data so far."""
+"""The head of a packed entry: ledger, entry, last confirmed, length of all data so far."""
 MASTER_KEY_BYTES_MAX: Final = 64
 ENTRY_MAX: Final = (1 << 63) - 1
 
@@ -116,7 +116,7 @@ def encode_note(note: LedgerNote) -> bytes:
 
 
 def decode_note(data: bytes, *, ledger: int) -> LedgerNote:
-    """`StoreDamaged` where it is none, `UnsupportedVersion` where it is a newer one."""
+    """Decodes a note; `StoreDamaged` if it is none, `UnsupportedVersion` if it is newer."""
     if data and data[0] > FORMAT_VERSION:
         raise unsupported(f"what is kept of ledger {ledger}", data[0], FORMAT_VERSION)
     try:
@@ -126,7 +126,7 @@ def decode_note(data: bytes, *, ledger: int) -> LedgerNote:
 
 
 class LedgerDescriptor:
-    """One ledger, as far as this bookie has it."""
+    """One ledger's part in this bookie."""
 
     __slots__ = ("index", "last_confirmed", "ledger", "note")
 
@@ -135,22 +135,22 @@ class LedgerDescriptor:
         self.note = note
         self.index = EntryIndex() if index is None else index
         self.last_confirmed = note.published
-        """The highest that the bookie has heard of, from entries' heads as well."""
+        """The highest one that the bookie knows, from entries' heads as well."""
 
     def refusal(self, master_key: bytes) -> RaftwoodError | None:
-        """Why whoever has this key may not change the ledger, if so."""
+        """The error for a client whose key may not change the ledger; None if it may."""
         if hmac.compare_digest(master_key, self.note.master_key):
             return None
         return PermissionDenied(f"ledger {self.ledger} has another password: give that one")
 
     def refusal_of_add(self, master_key: bytes, *, is_recovery: bool) -> RaftwoodError | None:
-        """Why an entry may not be added, if so."""
+        """The error for an entry that may not be added; None if it may."""
         if self.note.is_fenced and not is_recovery:
             return Fenced(f"ledger {self.ledger} was fenced: another writer has taken over")
         return self.refusal(master_key)
 
     def arrival_of(self, entry: int) -> int:
-        """Of an entry, or with −1 of the highest one; `NoSuchEntry`."""
+        """Returns the arrival of an entry, or with −1 of the highest one; `NoSuchEntry`."""
         arrival = self.index.arrival_of(self.index.highest if entry == -1 else entry)
         if not arrival:
             what = "any entry" if entry == -1 else f"entry {entry}"
@@ -159,8 +159,8 @@ class LedgerDescriptor:
 
 
 class Limbo:
-    """The ledgers that were there when a bookie began anew: it may have had any of their entries,
-    and may have been told to refuse their writers (docs/decisions/0032).
+    """The ledgers that existed when a bookie began anew: it may have had any of their entries, and
+    may have been fenced for them (docs/decisions/0032).
 
     A recovery counts bookies that lack an entry. One that has forgotten it and says "no such entry"
     completes the count, and the ledger is closed in front of what was acked (planted bug "a bookie
@@ -168,9 +168,9 @@ class Limbo:
     ack quorum for the old writer (planted bug "a bookie that began anew takes entries of a writer
     that it had fenced").
 
-    Doubts end once a repair has gone through all ledgers. Then each of them that still names the
+    Doubts end once a repair has gone through all ledgers. Then each ledger that still names the
     bookie is settled, and has its entries here; a writer that chooses the bookie later is refused,
-    so that it has no entries to be asked for. Which ledgers were fenced no one can tell, so the
+    so that no reader asks it for those entries. Which ledgers were fenced remains unknown, so the
     refusal never ends.
     """
 
@@ -181,10 +181,10 @@ class Limbo:
         self.refuses_below = refuses_below
         """Ledgers with lower numbers take entries from recoveries and repairs alone."""
         self.doubts_below = doubts_below
-        """Of ledgers with lower numbers it is unknown which entries were here."""
+        """The bookie may have lost entries of ledgers with lower numbers."""
 
     def refusal_of_add(self, ledger: int, *, is_recovery: bool) -> RaftwoodError | None:
-        """Why an entry may not be added, if so: the ledger may have been fenced here and closed.
+        """The error for an entry that may not be added: the ledger may have been fenced and closed.
 
         Not `Fenced`, on which a writer gives up for ever: the ledger may be open and well, and its
         writer goes on with another bookie in this one's place.
@@ -224,7 +224,7 @@ WAIT_MS_MAX: Final = 60_000
 
 
 class LastConfirmedWaiters:
-    """Long polls by ledger; each ends with the news it waits for, or with its time."""
+    """Long polls by ledger; each ends with news or with its time."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -232,7 +232,7 @@ class LastConfirmedWaiters:
         self.count = 0
 
     async def wait(self, ledger: int, *, after: int, timeout_ms: int) -> None:
-        """Until more than `after` is confirmed, as `heard` tells it, or the time is over."""
+        """Waits until `heard` reports a last confirmed entry above `after`, or the time is over."""
         if self.count >= self._count_max:
             raise Overloaded(f"{self.count} readers wait at this bookie already: try again later")
         loop = asyncio.get_running_loop()
@@ -251,7 +251,7 @@ class LastConfirmedWaiters:
                 del self._waiting[ledger]
 
     def heard(self, ledger: int, last_confirmed: int) -> None:
-        """There is more to read."""
+        """Wakes the polls that wait for an entry below or at `last_confirmed`."""
         waiting = self._waiting.get(ledger)
         if waiting is not None:
             for future, after in waiting.items():
@@ -259,7 +259,7 @@ class LastConfirmedWaiters:
                     _resolve(future)
 
     def close(self) -> None:
-        """All waits are over."""
+        """Ends all waits."""
         for waiting in self._waiting.values():
             for future in waiting:
                 _resolve(future)

@@ -1,4 +1,4 @@
-"""`LocalBookies`: bookies that run in this process, and others for the ids that are not here."""
+"""`LocalBookies`: bookies that run in this process; passes other ids to another seam."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _TIMEOUT_MS: Final = 5_000
 
 
 class LocalBookies:
-    """The `Bookies` seam without a network. The bookies stay their owner's."""
+    """The `Bookies` seam without a network. Does not close the bookies."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class LocalBookies:
         *,
         timeout_ms: int = _TIMEOUT_MS,
     ) -> None:
-        """`bookies` may change: one that is taken out is away. `others` are closed with this."""
+        """`bookies` may change: a removed one counts as away. `others` are closed with this."""
         self._bookies = bookies
         self._others = others
         self._timeout_s = timeout_ms / 1000
@@ -129,7 +129,7 @@ class LocalBookies:
 
 
 class _Batch:
-    """Adds to one bookie that become durable together, or wait too long for room on its disk."""
+    """Adds to one bookie that become durable together, or fail if the disk takes too long."""
 
     __slots__ = ("_bookie", "adds", "timer")
 

@@ -1,14 +1,14 @@
 """Bookies' identities: an id is bound to one data folder for ever, and registered while it runs.
 
     dlog/instances/<id>     which instance of a data folder the id belongs to; stays
-    dlog/bookies/<id>       that it runs, its rack, whether it takes writes; under a lease
-    dlog/limbo/<id>         that it began anew, and its entries were not copied back yet: the number
-                            that the next ledger had then
+    dlog/bookies/<id>       the running bookie: its rack, whether it takes writes; under a lease
+    dlog/limbo/<id>         set if it began anew and its entries were not copied back yet: the
+                            number of the next ledger at that time
 
-A bookie whose folder was wiped would say of every entry that it never had it, and a recovery that
-believes this loses acked entries. So a folder that is not the one registered under the id is
-refused, until an operator says that the bookie begins anew: then it knows that it has forgotten
-(docs/decisions/0032; `test_a_wiped_folder_is_refused_under_its_old_id_until_it_may_begin_anew`).
+A bookie whose folder was wiped would deny every entry, and a recovery that believes it loses acked
+entries. So a folder other than the one registered under the id is refused, until an operator lets
+the bookie begin anew: then it knows that it has forgotten (docs/decisions/0032;
+`test_a_wiped_folder_is_refused_under_its_old_id_until_it_may_begin_anew`).
 The same rule keeps two processes with two folders from serving under one id, each with half of the
 entries (`test_a_folder_belongs_to_one_id_and_an_id_to_one_folder`).
 """
@@ -49,7 +49,7 @@ class WrongFolder(StoreError):
 
 
 class BookieAdmission(Enum):
-    """The decision about a bookie that starts."""
+    """The decision on a bookie that starts."""
 
     KNOWN = 1
     BIND = 2
@@ -86,9 +86,9 @@ async def admit(
     holds_ledgers: bool,
     begin_anew: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Bind a new bookie's id to its folder; `WrongFolder` where it is bound to another.
+    """Binds a new bookie's id to its folder; `WrongFolder` if it is bound to another.
 
-    With `begin_anew`, an empty folder is bound all the same, once that is done.
+    With `begin_anew`, an empty folder is bound all the same, after that call.
     """
     key = f"{INSTANCES}{bookie}"
     for _ in range(_ATTEMPTS):

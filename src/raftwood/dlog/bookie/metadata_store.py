@@ -35,7 +35,7 @@ _log = get_logger("ledgers")
 
 
 class LedgerWatch:
-    """One watch for all that wait for changes of ledgers; runs for as long, and a while longer."""
+    """One watch for all waits on changes of ledgers; stops some time after the last wait."""
 
     def __init__(self, store: MetaStore, prefix: str, *, idle_s: float = 10.0) -> None:
         self._store = store
@@ -70,8 +70,8 @@ class LedgerWatch:
         self._begin()
         while True:
             await self._began.wait()
-            # The future is in place before the key is read: a change between the two would reach no
-            # one, and a reader would wait for its whole time.
+            # The future is registered before the key is read: a change between the two would be
+            # missed, and a reader would wait for its whole time.
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             waiting = self._waiting.setdefault(key, {})
             waiting[told] = None
@@ -106,7 +106,7 @@ class LedgerWatch:
             try:
                 seen = (await self._store.range(prefix=self._prefix, limit=1)).version
                 self._began.set()
-                # The watch does not tell what happened before it began.
+                # The watch does not report changes from before it began.
                 self._tell_all()
                 async for changes in self._store.watch(self._prefix, after_version=seen):
                     for change in changes:
@@ -126,7 +126,7 @@ class LedgerWatch:
             self._tell(key)
 
     async def close(self) -> None:
-        """All waits end with `ShuttingDown`."""
+        """Ends all waits with `ShuttingDown`."""
         self._is_closed = True
         if self._ending is not None:
             self._ending.cancel()
@@ -156,7 +156,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_metadata(data: Buffer, *, ledger: int) -> LedgerMetadata:
-    """`UnsupportedVersion` where a newer Raftwood wrote it."""
+    """Decodes metadata; `UnsupportedVersion` if a newer Raftwood wrote them."""
     try:
         stored = msgspec.json.decode(data, type=_Stored)
         if stored.version > FORMAT_VERSION:
@@ -167,7 +167,7 @@ def decode_metadata(data: Buffer, *, ledger: int) -> LedgerMetadata:
 
 
 class MetaLedgers:
-    """A `LedgerMetadataStore`; the metastore stays its owner's."""
+    """A `LedgerMetadataStore` on a metastore, which it does not close."""
 
     def __init__(self, store: MetaStore, random_source: random.Random) -> None:
         self._store = store
@@ -232,7 +232,7 @@ class MetaLedgers:
 
 
 async def next_ledger(store: MetaStore) -> int:
-    """The number of the next ledger: none with it, or with a higher one, was made so far."""
+    """The next ledger's number: no ledger has it or a higher one yet."""
     found = await store.get(NEXT_LEDGER)
     return 0 if found is None else int(found.value)
 

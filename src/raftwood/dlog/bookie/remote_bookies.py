@@ -60,13 +60,13 @@ from raftwood.net.stores import ClientNetwork
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_COUNT_MAX: Final = 4_096
 AddressOf = Callable[[BookieId], Awaitable[str]]
-"""Where a bookie is reached now."""
+"""Finds a bookie's present address."""
 _BACKOFF: Final = Backoff(first_ms=20, longest_ms=1_000)
 _AWAY: Final = (Unavailable, DeadlineExceeded, Unauthenticated, Cancelled, ProtocolError)
 
 
 class BookieLink:
-    """Made when a bookie is first needed; reconnects until it is closed."""
+    """The connection to one bookie, made when first needed; reconnects until it is closed."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BookieLink:
         self._connecting: asyncio.Task[None] | None = None
         self._under_way_bytes = 0
         self.under_way = 0
-        """Adds and other requests that were not answered yet."""
+        """Requests that were not answered yet, adds included."""
 
     # Adds.
 
@@ -169,11 +169,11 @@ class BookieLink:
         for place, (request, sink) in enumerate(batch):
             sink.added(request.entry, bookie, whole or refusals.get(place))
 
-    # All else.
+    # Other requests.
 
     async def connected(self, *, is_wait: bool = False) -> Channel:
-        """The channel, once it is connected; why not, once an attempt has failed: later ones are
-        made in the background.
+        """Returns the channel once it is connected; raises after one failed attempt, while later
+        attempts go on in the background.
         """
         channel = self._channel(1 if is_wait else 0)
         if not channel.is_connected:
@@ -181,7 +181,7 @@ class BookieLink:
         return channel
 
     def explained(self, error: RaftwoodError) -> RaftwoodError:
-        """The error for a caller: whatever went wrong on the way, the bookie did not answer.
+        """The error for a caller: any failure on the way means that the bookie did not answer.
 
         Silence must not look like "no such entry": a recovery counts that.
         """
@@ -261,7 +261,7 @@ class RemoteBookies:
         self._network = network
         self._settings = settings or BookieClientSettings()
         self._links: dict[BookieId, BookieLink] = {}
-        """The one that was used last is the last."""
+        """In order of use, the most recently used last."""
         self._closing: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
@@ -352,7 +352,7 @@ class RemoteBookies:
         return link
 
     def _make_room(self) -> None:
-        """Let go of the connection that was not used for longest."""
+        """Closes the connection that was unused for longest."""
         idle = next((each for each in self._links.values() if not each.under_way), None)
         if idle is None:
             raise Overloaded(f"{len(self._links)} bookies are in use: wait, or raise the bound")
@@ -362,7 +362,7 @@ class RemoteBookies:
         task.add_done_callback(self._closing.pop)
 
     async def close(self) -> None:
-        """Closes; requests that are under way fail."""
+        """Closes all connections; requests under way fail."""
         self._is_closed = True
         links, self._links = list(self._links.values()), {}
         for link in links:

@@ -1,6 +1,6 @@
 """`BookieServer`: a bookie on the network, with its registration, garbage collection and metrics.
 
-It takes all it needs from its arguments, so that it runs in simulation as well.
+All dependencies are arguments, so that it runs in simulation as well.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ from raftwood.net.identity import split_address
 
 
 class BookieService:
-    """Registers itself with a `Service`; the methods say which roles may call them."""
+    """Serves a bookie: registers methods with a `Service`; each names the roles that may call."""
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
@@ -77,7 +77,7 @@ class BookieService:
         service.typed(PUBLISH, self._publish)
 
     def _add(self, call: Call, payload: Payload) -> None:
-        """All entries of one request are written, then answered together when durable."""
+        """Writes all entries of one request, then answers them together when durable."""
         bookie = self._bookie
         refusals: list[tuple[int, RaftwoodError]] = []
         for place, (packed, master_key, is_recovery) in enumerate(decode_adds(payload)):
@@ -123,11 +123,11 @@ _log = get_logger("bookie")
 
 
 class BookieRegistration:
-    """Keeps a bookie registered: renews its lease, takes a new one when it was lost, and tells when
+    """Keeps a bookie registered: renews its lease, takes a new one if it was lost, and reports when
     the bookie turns read-only and back. Use `start`, and `close` when done.
 
-    The registration says who may be chosen for new ledgers, and no more: readers and recoveries ask
-    the bookies that the ledgers' metadata name, registered or not.
+    The registration only decides who may be chosen for new ledgers: readers and recoveries ask the
+    bookies that the ledgers' metadata name, registered or not.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class BookieRegistration:
         self._task: asyncio.Task[None] | None = None
         self._has_told_of_doubts = False
         self.problem = ""
-        """Why the bookie is not registered at the moment; empty where it is."""
+        """Why the bookie is not registered at the moment; empty if it is."""
 
     async def start(self) -> None:
         """Returns once the bookie is on the list."""
@@ -215,7 +215,7 @@ class BookieRegistration:
             _log.info("all ledgers of the bookie were repaired", bookie=bookie.id)
 
     async def close(self) -> None:
-        """Take the bookie off the list."""
+        """Takes the bookie off the list."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -226,7 +226,7 @@ class BookieRegistration:
                 _log.warning("the bookie stays registered for a while", reason=error.message)
 
 
-# Making room: what a bookie has of ledgers that were deleted is dropped.
+# Garbage collection: drops a bookie's entries of deleted ledgers.
 #
 # A ledger's metadata are there before its first entry, so what the bookie had before a look began,
 # and the look did not find, was deleted. The other order would take a ledger that is made during
@@ -236,7 +236,7 @@ class BookieRegistration:
 
 
 class GarbageRules:
-    """Decides which ledgers may go, from one look after the other; no I/O."""
+    """Decides which ledgers to drop, from a series of looks; no I/O."""
 
     def __init__(self) -> None:
         self._missing: dict[int, None] = {}
@@ -251,7 +251,7 @@ class GarbageRules:
 
 
 class GarbageCollector:
-    """Looks from time to time; use `start`, and `close` when done."""
+    """Looks at regular times; use `start`, and `close` when done."""
 
     def __init__(self, bookie: Bookie, ledgers: LedgerMetadataStore, *, interval_ms: int) -> None:
         self._bookie = bookie
@@ -273,7 +273,7 @@ class GarbageCollector:
                 _log.warning("no look for deleted ledgers", reason=error.message)
 
     async def look(self) -> list[int]:
-        """Looks once; returns what was dropped."""
+        """Looks once; returns the dropped ledgers."""
         held = self._bookie.ledgers()
         existing = [ledger async for ledger in self._ledgers.ledgers()] if held else []
         gone = [
@@ -287,7 +287,7 @@ class GarbageCollector:
         return gone
 
     async def _is_gone(self, ledger: int) -> bool:
-        """Whether a ledger is gone, by a question about it alone."""
+        """Asks the store about one ledger alone; returns whether it is gone."""
         try:
             await self._ledgers.get(ledger)
         except NoSuchLedger:
@@ -300,11 +300,11 @@ class GarbageCollector:
             await asyncio.wait([self._task])
 
 
-# A bookie's metrics, read when they are asked for.
+# A bookie's metrics, read at each scrape.
 
 
 def show_bookie(metrics: Metrics, bookie: Bookie) -> None:
-    """Registers them; several bookies in one process differ by their label."""
+    """Registers a bookie's metrics; several bookies in one process differ by their label."""
     labels = {"bookie": bookie.id}
     counts = bookie.counts
     for name, text, field in (
@@ -341,20 +341,19 @@ class _Field:
         return float(getattr(self._counts, self._name))
 
 
-# `BookieServer`: a bookie on the network and on the list of those that run.
-#
-# Takes all it needs from its arguments, so that it runs in simulation as well.
+# `BookieServer`: a bookie on the network and in the registry; all dependencies are arguments, so
+# that it runs in simulation as well.
 
 DRAIN_MS: Final = 2_000
 
 
 class BookieNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a bookie listens, and how its clients prove themselves."""
+    """Where a bookie listens, and how it authenticates its clients."""
 
     listen: str
     """HOST:PORT"""
     secrets: dict[str, Secret]
-    """By role."""
+    """Secrets by role."""
     tls: ServerTls | None = None
     connections: ConnectionSettings = ConnectionSettings()
 
@@ -363,7 +362,7 @@ class BookieNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BookieServer:
-    """Use `start`, and `close` when done; the metastore stays its owner's."""
+    """A served bookie. Use `start`, and `close` when done; does not close the metastore."""
 
     def __init__(
         self, bookie: Bookie, registration: BookieRegistration, stack: AsyncExitStack
@@ -386,9 +385,9 @@ class BookieServer:
         id_: str | None = None,
         begins_anew: bool = False,
     ) -> "BookieServer":
-        """Open the folder, make sure that it is the one of this id, listen, and register.
+        """Opens the folder, checks that it belongs to this id, listens, and registers.
 
-        Under an `id_` of its own, it may be reached at another address each time; without a
+        With an `id_` of its own, the bookie may have another address at each start; without a
         network, it serves this process alone.
         """
         bookie_id = BookieId(id_ or settings.id)
@@ -406,8 +405,8 @@ class BookieServer:
 
             async def begin_anew() -> None:
                 end = await next_ledger(store)
-                # The note is there before the bookie has doubts, for these end where it is gone; if
-                # the bookie dies in between, it begins anew once more, and writes another one.
+                # The note exists before the bookie has doubts, since its absence ends them. If the
+                # bookie dies in between, it begins anew once more, and writes another note.
                 await note_limbo(store, bookie_id, end)
                 await bookie.enter_limbo(end)
 
@@ -437,7 +436,7 @@ class BookieServer:
                 lease_ms=settings.lease_ms,
                 address=network.listen if id_ and network else "",
             )
-            # Closed before all else: a bookie that is about to stop is not offered any more.
+            # Closed before all else: a bookie that is about to stop must not be chosen any more.
             stack.push_async_callback(registration.close)
             await registration.start()
         except BaseException:
@@ -446,7 +445,7 @@ class BookieServer:
         return cls(bookie, registration, stack)
 
     def problem(self) -> str:
-        """Why it is of little use at the moment; empty where it is."""
+        """Why the bookie is not ready at the moment; empty if it is."""
         if self._registration.problem:
             return f"it is not registered: {self._registration.problem}"
         return (
@@ -454,7 +453,7 @@ class BookieServer:
         )
 
     async def close(self) -> None:
-        """Leave the list, answer what is under way, then stop."""
+        """Unregisters, answers what is under way, then stops."""
         await self._stack.aclose()
 
 

@@ -1,4 +1,4 @@
-"""The settings of a bookie, and of those who talk to bookies."""
+"""Settings of a bookie, and of its clients."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from raftwood.base.settings import Section
 
 
 class BookieSettings(Section, frozen=True):
-    """One bookie as a process."""
+    """Settings of one bookie."""
 
     data_folder: Annotated[
         str,
@@ -66,12 +66,12 @@ class BookieSettings(Section, frozen=True):
 
     @property
     def id(self) -> str:
-        """What the bookie is known by."""
+        """The bookie's id."""
         return self.advertise or self.listen
 
 
 class BookieClientSettings(Section, frozen=True):
-    """Talking to bookies."""
+    """Settings of a client of bookies."""
 
     connect_timeout_ms: Annotated[
         int, Meta(ge=10, le=600_000, description="How long a bookie may take to be connected.")

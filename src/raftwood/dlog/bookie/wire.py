@@ -1,8 +1,8 @@
-"""What bookies and their clients say to one another.
+"""The protocol between bookies and their clients.
 
 An ADD carries all entries that came up for one bookie in a turn of the client's loop, one after
 the other: a head (size of the packed entry, flags, size of the key), the ledger's master key, the
-packed entry. Its answer is empty where all were added, else it names those that were not, and why.
+packed entry. Its answer is empty if all were added, else it has an error for each that was not.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _NUMBER: Final = Struct("<q")
 _READ: Final = Struct("<qq")
 _IS_RECOVERY: Final = 1
 ENTRY_BYTES_MAX: Final = 16 << 20
-"""Of a packed entry; half a segment of the log takes one, and a frame several."""
+"""The size of a packed entry; it fits in half a segment of the log, and several in a frame."""
 
 
 class FenceRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +39,7 @@ class FenceRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Wait for a last confirmed entry above one."""
+    """Wait for a last confirmed entry above a number."""
 
     ledger: int
     after: int
@@ -47,7 +47,7 @@ class WaitRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishRequest(msgspec.Struct, frozen=True, array_like=True):
-    """How far readers may read."""
+    """Publish how far readers may read."""
 
     ledger: int
     last_confirmed: int
@@ -71,7 +71,7 @@ PUBLISH: Final = TypedMethod(
 
 
 class PackedAdd(msgspec.Struct, frozen=True):
-    """One entry on its way: `encoded` is the same for every bookie."""
+    """One entry to add: `encoded` is the same for every bookie."""
 
     entry: int
     master_key: bytes
@@ -87,7 +87,7 @@ class PackedAdd(msgspec.Struct, frozen=True):
 def prepare(
     packed: Sequence[Buffer], master_key: bytes, *, ledger: int, entry: int, is_recovery: bool
 ) -> PackedAdd:
-    """Encode an entry once for all bookies."""
+    """Encodes an entry once for all bookies."""
     whole = b"".join(packed)
     if checked_head(whole)[:2] != (ledger, entry):
         raise InvalidInput(f"what was packed is not entry {entry} of ledger {ledger}")
@@ -102,7 +102,7 @@ def prepare(
 
 
 def decode_adds(payload: Payload) -> list[tuple[Buffer, bytes, bool]]:
-    """The packed entries, each with its key and whether it is added in a recovery."""
+    """Returns the packed entries, each with its key and whether a recovery adds it."""
     view = memoryview(payload)
     end = len(view)
     adds: list[tuple[Buffer, bytes, bool]] = []
@@ -122,7 +122,7 @@ def decode_adds(payload: Payload) -> list[tuple[Buffer, bytes, bool]]:
 
 
 def encode_refusals(refusals: Sequence[tuple[int, RaftwoodError]]) -> bytes:
-    """By the place of the entry in its request."""
+    """Encodes errors by the place of the entry in its request."""
     if not refusals:
         return b""
     return msgspec.msgpack.encode([(place, encode_error(error)) for place, error in refusals])
@@ -132,7 +132,7 @@ _decode_refusals = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
 
 def decode_refusals(payload: Payload, count: int) -> dict[int, RaftwoodError]:
-    """Which of the `count` entries of a request were not added, and why."""
+    """The errors of the entries that were not added, by their place in the request."""
     if not payload:
         return {}
     try:
@@ -177,13 +177,13 @@ def decode_ledger(payload: Payload) -> int:
 
 
 def decode_last_confirmed(payload: Payload) -> tuple[int, Buffer]:
-    """What was published, and the packed entry with the highest number."""
+    """Returns the published last confirmed entry, and the packed entry with the highest number."""
     if len(payload) < _NUMBER.size:
         raise ProtocolError("the answer with the last confirmed entry is not whole")
     return int(_NUMBER.unpack_from(payload)[0]), memoryview(payload)[_NUMBER.size :]
 
 
 def bookie_identity(bookie: BookieId) -> Identity:
-    """As whom a bookie proves itself; names have no colons and brackets."""
+    """The identity of a bookie on the network; names have no colons and brackets."""
     name = "".join(each if each.isalnum() and each.isascii() else "-" for each in bookie)
     return Identity(role=BOOKIE_ROLE, node_id=f"b{name[:120]}")

@@ -24,7 +24,7 @@ ADDED: Final = 0x0201_0000
 READ: Final = 0x0202_0000
 MASTER_KEY_BYTES: Final = 20
 RESPONSE_BYTES: Final = 24
-"""Of an answer without an entry, its length aside."""
+"""The size of an answer without an entry, beside its length field."""
 
 _RECOVERY_ADD: Final = 0x0002
 _ADD: Final = struct.Struct(">II")
@@ -48,7 +48,7 @@ _ADD_BYTES: Final = LENGTH_BYTES + RESPONSE_BYTES
 
 
 class BinaryConnection(BookieConnection):
-    """Those who add wait under (ledger, entry), those who read under (ledger, entry, True)."""
+    """Adds wait under (ledger, entry), reads under (ledger, entry, True)."""
 
     frame_bytes_min = RESPONSE_BYTES
 

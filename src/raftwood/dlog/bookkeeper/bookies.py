@@ -37,7 +37,7 @@ _ANSWER_BYTES_MAX: Final = 1024
 async def dial(
     protocol: asyncio.Protocol, bookie: BookieId, host: str, port: int, *, tls: ClientTls | None
 ) -> asyncio.Transport:
-    """May take for ever: bound it. Raises `OSError`, `BookieUnavailable` or `ssl.SSLError`."""
+    """Connects, without a timeout. Raises `OSError`, `BookieUnavailable` or `ssl.SSLError`."""
     loop = asyncio.get_running_loop()
     if tls is None:
         transport, _ = await loop.create_connection(lambda: protocol, host, port)
@@ -54,7 +54,7 @@ async def dial(
 
 
 class _StartTls(asyncio.Protocol):
-    """Asks for TLS, and waits for the answer."""
+    """Asks the bookie for TLS, and waits for the answer."""
 
     def __init__(self, bookie: BookieId) -> None:
         self._bookie = bookie
@@ -92,7 +92,7 @@ class _StartTls(asyncio.Protocol):
 
 
 Resolve = Callable[[BookieId], Awaitable[tuple[str, int]]]
-"""Where a bookie listens; `BookieUnavailable` where nobody knows."""
+"""Returns where a bookie listens; `BookieUnavailable` if its address is unknown."""
 _Kind = TypeVar("_Kind", bound=BookieConnection)
 
 
@@ -106,7 +106,7 @@ class _Add(msgspec.Struct, frozen=True, gc=False):
 
 
 class BookKeeperBookies:
-    """Use it on one loop, and `close` it when done."""
+    """The seam `Bookies`. Use it on one loop, and `close` it when done."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class BookKeeperBookies:
         self, bookie: BookieId, *, ledger: int, after: int, timeout_ms: int
     ) -> int:
         deadline = self._loop.time() + timeout_ms / 1000
-        # A request may be given up after half of its time; this one asks for less, and again.
+        # A request may be given up after half of its timeout; this one waits for less, and repeats.
         once_ms = self._settings.request_timeout_ms // 4
         while True:
             left_ms = int((deadline - self._loop.time()) * 1000)
@@ -251,9 +251,10 @@ async def connect_bookkeeper(
     racks: Mapping[str, str] | None = None,
     tls: ClientTls | None = None,
 ) -> LedgerClient:
-    """`HOST:PORT[,HOST:PORT][/chroot]` of ZooKeeper; close the client when done.
+    """Connects to BookKeeper by ZooKeeper's address, `HOST:PORT[,HOST:PORT][/chroot]`; close the
+    client when done.
 
-    With `racks`, by bookie, copies of an entry go to several of them.
+    With `racks`, by bookie, copies of an entry go to several racks.
     """
     metadata = await BookKeeperMetadataStore.open(address, racks=racks)
     return LedgerClient(

@@ -32,19 +32,19 @@ class BookKeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the connections to bookies."""
 
     connect_timeout_ms: int = 3_000
-    """With TLS, if it is asked for."""
+    """Includes the TLS handshake, if there is one."""
     request_timeout_ms: int = 5_000
     """A request ends between half of it and all of it, if the bookie does not answer."""
     reconnect_pause_ms: int = 200
     """How long a bookie that could not be reached is left alone."""
     frame_bytes_max: int = 5 << 20
-    """As the bookies' own `nettyMaxFrameSizeBytes`."""
+    """Like the bookies' own `nettyMaxFrameSizeBytes`."""
     in_flight_max: int = 20_000
     """Requests to one bookie that wait for their answers."""
     unsent_bytes_max: int = 64 << 20
-    """Of requests that one bookie has not taken yet."""
+    """The size of requests that one bookie has not taken yet."""
     use_v3_alone: bool = False
-    """Adds and reads by the third protocol as well."""
+    """Use the third protocol for adds and reads as well."""
 
 
 _ERRORS: Final[tuple[tuple[int, int, Callable[[str], RaftwoodError], str], ...]] = (
@@ -59,7 +59,7 @@ _ERRORS: Final[tuple[tuple[int, int, Callable[[str], RaftwoodError], str], ...]]
     (106, 506, Overloaded, "has too many requests: try again"),
     (107, 507, BookieUnavailable, "does not know what it has of the ledger: check its data"),
 )
-"""Number in v2, number in v3, error, what the bookie says by it."""
+"""Number in v2, number in v3, error, its meaning."""
 
 _BY_STATUS: Final = {
     number: (error, says) for in_v2, in_v3, error, says in _ERRORS for number in (in_v2, in_v3)
@@ -67,7 +67,7 @@ _BY_STATUS: Final = {
 
 
 def error_of(status: int, bookie: BookieId, ledger: int, entry: int) -> RaftwoodError:
-    """For a status that is not 0."""
+    """The error for a status that is not 0."""
     error, says = _BY_STATUS.get(status, (BookieUnavailable, f"answers with status {status}"))
     return error(f"bookie {bookie} {says} (ledger {ledger}, entry {entry})")
 
@@ -75,18 +75,18 @@ def error_of(status: int, bookie: BookieId, ledger: int, entry: int) -> Raftwood
 LENGTH_BYTES: Final = 4
 _JOINED_BYTES_MAX: Final = 1 << 16
 Dial = Callable[[asyncio.Protocol], Coroutine[Any, Any, asyncio.Transport]]
-"""Connects a protocol to the bookie; what it raises is `BookieUnavailable`."""
+"""Connects a protocol to the bookie; its errors become `BookieUnavailable`."""
 
 
 class BookieConnection(asyncio.Protocol):
-    """Subclasses know requests, keys and answers of their protocol."""
+    """One connection; subclasses know requests, keys and answers of their protocol."""
 
     frame_bytes_min: ClassVar[int] = 0
 
     def __init__(self, bookie: BookieId, settings: BookKeeperSettings, dial: Dial) -> None:
         self.bookie = bookie
         self.error: RaftwoodError | None = None
-        """Why it has ended."""
+        """Why the connection has ended."""
         self.ended_at = 0.0
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -98,22 +98,22 @@ class BookieConnection(asyncio.Protocol):
         self._young: dict[Hashable, Any] = {}
         self._old: dict[Hashable, Any] = {}
         self._again: dict[Hashable, list[Any]] = {}
-        """Those that wait under a key behind another one."""
+        """Further waiters under a key that is in use."""
         self._timer: asyncio.TimerHandle | None = None
         self._was_heard = False
         self._parts: list[bytes] = []
         self._missing = 0
-        """How many bytes of the frame that `_parts` begins are still to come, at least."""
+        """How many bytes of the first frame in `_parts` are missing, at least."""
         self._connecting = self._loop.create_task(self._connect(dial), name=f"to bookie {bookie}")
 
-    # What the protocols do differently.
+    # Differences between the protocols.
 
     def _frames(self, data: bytes) -> int:
-        """Take whole frames; how many bytes they had. Raises `ProtocolError`."""
+        """Takes whole frames; returns how many bytes they had. Raises `ProtocolError`."""
         raise NotImplementedError
 
     def _tell(self, key: Any, waiting: Any, error: RaftwoodError) -> None:
-        """That its request has failed."""
+        """Fails one waiter."""
         raise NotImplementedError
 
     # Connecting and ending.
@@ -145,7 +145,7 @@ class BookieConnection(asyncio.Protocol):
             self._flush()
 
     async def close(self) -> None:
-        """Fail what is under way."""
+        """Fails all requests under way."""
         self._end(BookieUnavailable(f"the connection to bookie {self.bookie} was closed"))
         await asyncio.wait((self._connecting,))
 
@@ -203,7 +203,7 @@ class BookieConnection(asyncio.Protocol):
             self._start_timer()
 
     def _take(self, key: Hashable) -> Any:
-        """Who waits for an answer, or None: it was given up."""
+        """Returns the waiter for an answer, or None if it was given up."""
         waiting = self._young.pop(key, None)
         if waiting is None:
             waiting = self._old.pop(key, None)
@@ -234,7 +234,7 @@ class BookieConnection(asyncio.Protocol):
         self._is_paused = False
         self._flush()
 
-    # Giving up.
+    # Timeouts.
 
     def _start_timer(self) -> None:
         self._timer = self._loop.call_later(self._settings.request_timeout_ms / 2000, self._sweep)
@@ -246,7 +246,7 @@ class BookieConnection(asyncio.Protocol):
             timeout_ms = self._settings.request_timeout_ms
             error = BookieUnavailable(f"bookie {self.bookie} did not answer in {timeout_ms} ms")
             if not self._was_heard:
-                # Nothing came at all: what it has not taken yet need not be kept.
+                # Nothing came at all: what the bookie has not taken yet need not be kept.
                 self._old, self._young = expired, self._old
                 self._end(error)
                 return

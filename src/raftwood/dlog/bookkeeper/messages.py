@@ -1,7 +1,7 @@
 """BookKeeper's protobuf messages, as far as a client needs them, described in place.
 
-Names and numbers are BookKeeper's own: format 2 of the metadata has the names in its text. Statuses
-and operations are plain numbers here, so that one that is unknown is seen and not left out.
+Names and numbers are BookKeeper's own: format 2 of the metadata contains the names as text.
+Statuses and operations are plain numbers here, so that unknown ones are seen, not dropped.
 """
 
 from typing import Any, Final

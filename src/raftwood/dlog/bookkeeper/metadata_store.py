@@ -1,8 +1,8 @@
 """`BookKeeperMetadataStore`: metadata of ledgers in ZooKeeper, laid out as BookKeeper does.
 
-A call whose connection is lost is made again until its time is over. The node's content tells
-whether a creation or a change was carried out all the same: a creation by its token, a change by
-the version next to the one that was named and the bytes.
+A call whose connection is lost is repeated until its time is over. The node's content shows whether
+an unanswered creation or change was carried out: a creation by its token, a change by the next
+version and its bytes.
 """
 
 import asyncio
@@ -67,11 +67,11 @@ class LedgerPaths(msgspec.Struct, frozen=True):
     """Paths below the root of all ledgers, without a slash before them."""
 
     layouts: tuple[tuple[int, ...], ...]
-    """Digits at each level; those of low ids first."""
+    """Digits at each level; the layout of low ids first."""
 
     @classmethod
     def parse(cls, layout: bytes) -> "LedgerPaths":
-        """The node LAYOUT: a version, and behind it a factory's name and version."""
+        """Parses the node LAYOUT: a version, then a factory's name and version."""
         lines = layout.decode(errors="replace").split("\n")
         name = lines[1].partition(":")[0] if len(lines) > 1 else ""
         known = _FACTORY.fullmatch(name)
@@ -97,7 +97,7 @@ class LedgerPaths(msgspec.Struct, frozen=True):
 
 
 def children(names: Sequence[str], digits: Sequence[int]) -> list[str]:
-    """Of nodes at a level, those of the layout, in order; `digits` from this level on."""
+    """Returns the nodes that belong to the layout, in order; `digits` from this level on."""
     letter = "L" if len(digits) == 1 else ""
     pattern = re.compile(f"{letter}[0-9]{{{digits[0]}}}")
     return sorted(name for name in names if pattern.fullmatch(name))
@@ -105,8 +105,8 @@ def children(names: Sequence[str], digits: Sequence[int]) -> list[str]:
 
 # A ledger's metadata as BookKeeper keeps them: a line with the format's number, then protobuf.
 #
-# Format 3 is binary behind its length, and what is written here; format 2, of older clients, is
-# protobuf's text. Format 1 is refused.
+# Format 3, binary behind its length, is written here; format 2, of older clients, is protobuf's
+# text. Format 1 is refused.
 
 _HEAD: Final = b"BookieMetadataFormatVersion\t"
 _STATES: Final = {LedgerState.OPEN: 1, LedgerState.IN_RECOVERY: 2, LedgerState.CLOSED: 3}
@@ -116,7 +116,7 @@ _DIGEST_OF: Final = {number: digest for digest, number in _DIGESTS.items()}
 
 
 def encode_metadata(metadata: LedgerMetadata) -> bytes:
-    """In format 3."""
+    """Encodes metadata in format 3."""
     config = metadata.config
     message = LedgerMetadataFormat(
         quorumSize=config.write_quorum,
@@ -140,7 +140,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes, ledger: int) -> LedgerMetadata:
-    """`StoreDamaged` where it is none, `UnsupportedVersion` for a format that is unknown."""
+    """Decodes metadata; `StoreDamaged` if malformed, `UnsupportedVersion` for an unknown format."""
     head, _, body = data.partition(b"\n")
     if not head.startswith(_HEAD):
         raise StoreDamaged(f"ledger {ledger} has no metadata of BookKeeper's: {data[:40]!r}")
@@ -207,18 +207,13 @@ def _bookie(name: Any) -> BookieId:
 
 
 def _text(value: Any) -> str:
-    """Protobuf hands out bytes where a text is none."""
+    """Checks that a value is text: protobuf returns bytes that are not UTF-8 as bytes."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
 
 
 # `BookKeeperMetadataStore`: ledgers' metadata in ZooKeeper, as BookKeeper's own client keeps them.
-#
-# A call whose connection is lost is made again until its time is over. Whether a creation or a
-# change
-# was carried out all the same is told by what stands there: a creation by its token, a change by
-# the version next to the one that was named and the bytes.
 
 DEFAULT_CHROOT: Final = "/ledgers"
 TIMEOUT_MS: Final = 10_000
@@ -228,7 +223,7 @@ _SHORT_ID_MAX: Final = (1 << 31) - 1
 
 
 class BookKeeperMetadataStore:
-    """Use `open`, and `close` when done."""
+    """A `LedgerMetadataStore`. Use `open`, and `close` when done."""
 
     def __init__(
         self, address: ZooKeeperAddress, *, timeout_ms: int, racks: Mapping[str, str] | None
@@ -249,9 +244,9 @@ class BookKeeperMetadataStore:
         timeout_ms: int = TIMEOUT_MS,
         racks: Mapping[str, str] | None = None,
     ) -> "BookKeeperMetadataStore":
-        """`HOST:PORT[,HOST:PORT][/chroot]`; what lies there was made by BookKeeper's own tools.
+        """Connects to `HOST:PORT[,HOST:PORT][/chroot]`, which BookKeeper's own tools have set up.
 
-        Bookies do not tell their racks: whoever runs them does.
+        Bookies do not report their racks: the operator passes them.
         """
         parsed = ZooKeeperAddress.parse(address, chroot=DEFAULT_CHROOT)
         store = cls(parsed, timeout_ms=timeout_ms, racks=racks)
@@ -292,7 +287,7 @@ class BookKeeperMetadataStore:
             await self._ensure(f"{long_ids}/HOB-{high + 1:010}")
 
     async def _next_number(self, folder: str) -> int | None:
-        """None: all of its numbers were given."""
+        """Returns a new number; None if the folder's numbers are used up."""
         path = await self._call(
             self._client.create_async,
             f"{folder}/ID-",
@@ -320,7 +315,7 @@ class BookKeeperMetadataStore:
     async def get(self, ledger: int) -> VersionedMetadata:
         path = self._path(ledger)
         try:
-            # A follower may be behind: readers must see the segments of all that was acked.
+            # A follower may lag: readers must see the segments of all that was acked.
             await self._call(self._client.sync_async, path)
             data, stat = await self._call(self._client.get_async, path)
         except NoNodeError:
@@ -337,7 +332,7 @@ class BookKeeperMetadataStore:
         except NoNodeError:
             raise _gone(ledger) from None
         except BadVersionError:
-            # It may be our own, whose answer was lost.
+            # It may be this client's own, whose answer was lost.
             try:
                 found, stat = await self._call(self._client.get_async, path)
             except NoNodeError:
@@ -349,7 +344,7 @@ class BookKeeperMetadataStore:
     async def delete(self, ledger: int) -> None:
         path = self._path(ledger)
         await self._delete(path)
-        # As BookKeeper's own client does: nodes that held nothing else go as well.
+        # Like BookKeeper's own client: empty parent nodes go as well.
         while (path := path.rpartition("/")[0]) != self._root:
             try:
                 await self._delete(path)
@@ -405,7 +400,7 @@ class BookKeeperMetadataStore:
         return fire
 
     def _state_changed(self, _connected: bool) -> None:
-        """Watches may have been lost with the connection: whoever waits looks again."""
+        """Wakes all waits to look again: watches may be lost with the connection."""
         watches, self._watches = self._watches, {}
         for changed in watches.values():
             changed.set()
@@ -423,7 +418,7 @@ class BookKeeperMetadataStore:
         ]
 
     async def beginning(self, bookie: BookieId) -> BookieBeginning:  # noqa: ARG002
-        """BookKeeper's bookies do not begin anew under their ids: its own tools replace them."""
+        """Empty: BookKeeper's tools replace bookies, which never begin anew under their ids."""
         return BookieBeginning()
 
     async def _registered(self, folder: str) -> list[str]:
@@ -436,7 +431,7 @@ class BookKeeperMetadataStore:
         return names
 
     async def address_of(self, bookie: BookieId) -> tuple[str, int]:
-        """Where a bookie listens, by what it registered; else by its id."""
+        """Where a bookie listens, from its registration; else from its id."""
         for folder in ("available", "available/readonly"):
             try:
                 data, _ = await self._call(
@@ -469,7 +464,7 @@ class BookKeeperMetadataStore:
             return
 
     async def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Made again while the connection is lost; ZooKeeper's own refusals are raised as such."""
+        """Repeats a call while the connection is lost; raises ZooKeeper's own refusals."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -490,7 +485,7 @@ class BookKeeperMetadataStore:
 
 
 def _endpoint(data: bytes) -> tuple[str, int] | None:
-    """None for a bookie that registered before they told their addresses."""
+    """The address in a registration; None if an older bookie without one wrote it."""
     if not data:
         return None
     try:

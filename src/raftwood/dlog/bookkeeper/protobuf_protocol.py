@@ -31,7 +31,7 @@ START_TLS: Final = 9
 _FENCE: Final = 1
 _PIGGYBACK: Final = 2
 _HIGH_PRIORITY: Final = 100
-"""What BookKeeper's own client gives requests that fence."""
+"""The priority that BookKeeper's own client gives to requests that fence."""
 
 _RECOVERY_ADD: Final = b"\xa0\x06\x01"
 """Field 100, the flag."""
@@ -74,7 +74,7 @@ def read_request(number: int, *, ledger: int, entry: int, fence_key: bytes | Non
 
 
 def wait_request(number: int, *, ledger: int, after: int, timeout_ms: int) -> bytes:
-    """Answered once there is a last confirmed entry above `after`, or the time is over."""
+    """Encodes a wait for a last confirmed entry above `after`, or for the time to be over."""
     request = _request(number, READ_ENTRY)
     request.readRequest.ledgerId = ledger
     request.readRequest.entryId = -1
@@ -108,7 +108,7 @@ def start_tls_request(number: int) -> bytes:
 
 
 def parse_response(frame: bytes) -> Any:
-    """Without its length; `ProtocolError` where it is no answer."""
+    """Parses a frame without its length; `ProtocolError` if it is no answer."""
     try:
         response = Response.FromString(frame)
     except DecodeError as error:
@@ -119,7 +119,7 @@ def parse_response(frame: bytes) -> Any:
 
 
 def status_of(response: Any, inner: Any) -> int:
-    """That of the answer, or the more exact one within it."""
+    """The status of an answer, or the more exact one within it."""
     return int(inner.status or response.status)
 
 
@@ -141,7 +141,7 @@ _LAST_CONFIRMED: Final = struct.Struct(">qq")
 
 
 class ProtobufConnection(BookieConnection):
-    """Those who add wait as (sink, ledger, entry), the others as futures of the whole answer."""
+    """Adds wait as (sink, ledger, entry), other requests as futures of the whole answer."""
 
     def add(self, number: int, ledger: int, entry: int, frame: bytes, sink: AddSink) -> None:
         self._ask(number, (sink, ledger, entry), frame)

@@ -29,7 +29,7 @@ _TOKEN_BITS = 63
 
 
 class LedgerClient:
-    """Makes, opens and deletes ledgers; it closes the seams that it was given."""
+    """Creates, opens and deletes ledgers; closes the seams given to it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LedgerClient:
         return writer
 
     async def _create(self, metadata: LedgerMetadata) -> tuple[int, VersionedMetadata]:
-        """Under a number that is its own, even if answers are lost."""
+        """Creates a ledger under an unused number, even if answers are lost."""
         context = self._context
         for _ in range(context.settings.metadata_tries):
             ledger = await context.patiently(context.metadata.new_ledger_id)
@@ -81,7 +81,7 @@ class LedgerClient:
                 version = await context.metadata.create(ledger, metadata)
                 return ledger, VersionedMetadata(metadata, version)
             except (AlreadyExists, Unavailable, DeadlineExceeded):
-                # Perhaps it was made and the answer lost: the token tells.
+                # Perhaps it was created and the answer lost: the token tells.
                 try:
                     found = await context.get(ledger)
                 except NoSuchLedger:
@@ -125,7 +125,7 @@ class LedgerClient:
         grace_ms: int = 0,
         told: Callable[[RepairedLedger], None] = lambda _: None,
     ) -> list[RepairedLedger]:
-        """Copy what a bookie should hold from others, as `repair_bookie` says."""
+        """Copies what a bookie should hold from others, as `repair_bookie` says."""
         return await repair_bookie(self._context, bookie, to=to, grace_ms=grace_ms, told=told)
 
     async def close(self) -> None:

@@ -16,31 +16,31 @@ from raftwood.dlog.ledgers.seams import Bookies, LedgerMetadataStore, VersionedM
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults suit bookies in one data centre."""
+    """The settings of a ledger client; the defaults suit bookies in one data centre."""
 
     add_timeout_ms: int = 2_000
-    """A bookie that has answered no add for so long is replaced as if it were dead."""
+    """A bookie that has answered no add for this long is replaced like a dead one."""
     read_timeout_ms: int = 3_000
     """One bookie's time for one answer."""
     speculative_read_ms: int = 20
-    """After so long the next replica is asked too."""
+    """After this time the next replica is asked too."""
     overload_pause_ms: int = 20
-    """Before an add is sent again to a bookie that had too much to do."""
+    """The pause before an add is sent again to an overloaded bookie."""
     change_timeout_ms: int = 10_000
-    """Appends fail with `NotEnoughBookies` after they could not go on for so long."""
+    """Appends that could not go on for this long fail with `NotEnoughBookies`."""
     change_retry_ms: int = 500
     """How often bookies are looked for while there are too few."""
     quarantine_ms: int = 30_000
-    """A bookie that failed is avoided for so long, where there are others."""
+    """A bookie that failed is avoided for this long, if there are others."""
     entries_under_way_max: int = 10_000
-    """Of one writer; above it, `Overloaded`."""
+    """The limit of one writer; above it, `Overloaded`."""
     bytes_under_way_max: int = 128 << 20
-    """As above; an entry alone may be larger. Well above what a log has under way, whose entries
+    """Likewise; an entry alone may be larger. Well above what a log has under way, whose entries
     have heads and snapshots beside the messages that it counts."""
     lag_bytes_max: int = 64 << 20
-    """A bookie that is so far behind the others is replaced: memory holds what it has not got."""
+    """A bookie this far behind the others is replaced: memory holds the entries that it lacks."""
     read_window: int = 64
-    """Entries that one read, or a recovery, asks for at once."""
+    """Entries that a read or a recovery requests at once."""
     metadata_tries: int = 5
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ _PAUSE = Backoff(first_ms=65, longest_ms=65)
 
 
 class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The seams of a client, its settings, and what it knows of bad bookies."""
+    """The seams of a client, its settings, and its list of bad bookies."""
 
     bookies: Bookies
     metadata: LedgerMetadataStore
@@ -64,7 +64,7 @@ class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: Quarantine
 
     async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """A call of the metadata store that may be made twice, until it is answered."""
+        """Repeats a call of the metadata store, which may be made twice, until it is answered."""
         for tries_left in reversed(range(self.settings.metadata_tries)):
             try:
                 return await call()
@@ -83,9 +83,9 @@ class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
         known: VersionedMetadata,
         change: Callable[[LedgerMetadata], LedgerMetadata | None],
     ) -> VersionedMetadata:
-        """Change metadata by compare-and-set until that is done, or nothing is to be done.
+        """Changes metadata by compare-and-set until the change is stored, or none is needed.
 
-        `change` sees each time what stands there, and raises where it is too late.
+        `change` gets the current metadata each time, and raises if it is too late.
         """
         for _ in range(self.settings.metadata_tries):
             wanted = change(known.metadata)
@@ -94,7 +94,7 @@ class ClientContext(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 version = await self.metadata.compare_and_set(ledger, wanted, version=known.version)
             except (Unavailable, DeadlineExceeded):
-                # It may have been done: what stands there tells.
+                # The change may have been stored: the next read tells.
                 await asyncio.sleep(_PAUSE.delay_s(0, self.environment.random))
             else:
                 if version is not None:
@@ -112,9 +112,9 @@ async def ask_all(
     failed: Callable[[Key, RaftwoodError], bool],
     timeout_ms: float,
 ) -> None:
-    """Ask several at once, and hear them as they come until one of the functions says enough.
+    """Asks several bookies at once, and handles answers as they come until a callback says enough.
 
-    One that does not answer in time has failed; those that are not needed are not waited for.
+    A bookie that does not answer in time has failed; unneeded answers are not awaited.
     """
     enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     left = len(questions)
@@ -146,4 +146,4 @@ async def ask_all(
             if isinstance(outcome, Exception):
                 raise outcome
         for question in questions.values():
-            question.close()  # One that was never begun complains otherwise.
+            question.close()  # A coroutine that never began complains otherwise.

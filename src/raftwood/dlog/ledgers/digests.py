@@ -1,4 +1,4 @@
-"""How an entry is packed for its way through bookies, and checked when it comes back.
+"""Packs entries for bookies, and checks them when they come back.
 
 Byte for byte as BookKeeper does: a head of four big-endian numbers (ledger, entry, last confirmed
 entry, length of all entries' data so far), the digest over head and data, the data.
@@ -21,21 +21,21 @@ _HEAD = struct.Struct(">qqqq")
 _LAST_CONFIRMED = struct.Struct(">qq")
 HEAD_BYTES = _HEAD.size
 ANY_ENTRY = -1
-"""Whichever entry a bookie holds to be its last."""
+"""The last entry that a bookie holds, whichever it is."""
 
 
 class UnpackedEntry(NamedTuple):
-    """An entry whose digest is right."""
+    """An entry whose digest was checked."""
 
     entry: int
     last_confirmed: int
     length_bytes: int
-    """Of all entries' data up to this one."""
+    """The length of all entries' data up to this one."""
     data: bytes
 
 
 def master_key(password: bytes) -> bytes:
-    """What a bookie asks for before it takes an entry or fences a ledger."""
+    """The key that a bookie requires before it takes an entry or fences a ledger."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
@@ -85,12 +85,12 @@ class EntryDigest:
     def pack(
         self, *, entry: int, last_confirmed: int, length_bytes: int, data: Buffer
     ) -> tuple[bytes, Buffer]:
-        """Head and digest, and the data as they are: nothing is copied."""
+        """Returns head and digest, and the data as they are: nothing is copied."""
         head = _HEAD.pack(self._ledger, entry, last_confirmed, length_bytes)
         return head + self._code(head, data), data
 
     def unpack(self, packed: Buffer, *, entry: int = ANY_ENTRY) -> UnpackedEntry:
-        """`BadDigest` where it is not what the writer packed, or another entry."""
+        """Unpacks an entry; `BadDigest` if its bytes changed, or it is another entry."""
         if len(packed) < self._begin:
             raise BadDigest(
                 f"ledger {self._ledger}, entry {entry}: {len(packed)} bytes are less than a head"

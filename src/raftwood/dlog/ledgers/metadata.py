@@ -27,14 +27,14 @@ BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,254}|\[[0-9a-fA-F:
 
 
 class Digest(StrEnum):
-    """How an entry is protected on its way through bookies; BookKeeper's four kinds."""
+    """How an entry is protected on its way through bookies: BookKeeper's four kinds."""
 
     CRC32C = "crc32c"
     CRC32 = "crc32"
     MAC = "mac"
     """HMAC with SHA-1 under the ledger's password."""
     DUMMY = "dummy"
-    """Not at all."""
+    """No protection."""
 
 
 class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def places(self, entry: int) -> list[int]:
-        """Where an entry goes in the ensemble."""
+        """The places of the ensemble that an entry goes to."""
         return [(entry + each) % self.ensemble for each in range(self.write_quorum)]
 
 
@@ -77,7 +77,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a ledger apart from its entries.
+    """A ledger's replication, segments, state and end.
 
     Changed by compare-and-set alone: a writer and a recovery that both replace a bookie would
     otherwise overwrite each other, and entries would be where the metadata do not say (planted bug
@@ -89,21 +89,21 @@ class LedgerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """In order; the first begins at entry 0."""
     state: LedgerState = LedgerState.OPEN
     last_entry: EntryId = NO_ENTRY
-    """Once closed."""
+    """The last entry, once closed."""
     length_bytes: int = 0
-    """Of all entries' data, once closed."""
+    """The length of all entries' data, once closed."""
     created_ms: int = 0
     properties: dict[str, bytes] = {}
     creation_token: int = 0
-    """Random. A client whose answer was lost reads the metadata, and knows its own creation by it
-    (`test_a_lost_answer_makes_no_second_ledger`)."""
+    """Random. A client that lost the answer reads the metadata, and recognizes its own creation by
+    this token (`test_a_lost_answer_makes_no_second_ledger`)."""
 
     @property
     def is_closed(self) -> bool:
         return self.state is LedgerState.CLOSED
 
     def segment_of(self, entry: int) -> Segment:
-        """The segment that holds an entry, or would."""
+        """The segment that holds an entry, or would hold it."""
         return next(each for each in reversed(self.segments) if each.first <= max(entry, 0))
 
 
@@ -151,14 +151,14 @@ def with_ensemble(
 
     `Fenced` where a recovery has begun, or another process has changed the ensemble: a ledger has
     one writer. The change is written before anything of the new segment is acked; a writer that
-    acks first and dies leaves entries where nobody looks (planted bug "a changed ensemble is told
-    to nobody").
+    acks first and dies leaves entries where no reader looks (planted bug "a changed ensemble is
+    told to nobody").
     """
     if metadata.state is not LedgerState.OPEN:
         raise Fenced(f"the ledger is {metadata.state}: another writer has taken over")
     last = metadata.segments[-1]
     if last == Segment(EntryId(first), after):
-        return None  # An answer was lost: it is done.
+        return None  # An answer was lost: the change is stored.
     if last.bookies != before:
         raise Fenced("the ledger's ensemble was changed by another writer")
     return replace(metadata, segments=with_segment(metadata.segments, first, after))

@@ -20,7 +20,7 @@ class Quarantine:
     """Bookies that failed lately; shared by all writers and readers of a client.
 
     Each of a hundred ledgers would otherwise wait for its own timeout at the same dead bookie. The
-    quarantine ends by itself, since nobody else tells a client that a bookie is well again
+    quarantine ends by itself, since no message says that a bookie is well again
     (`test_a_quarantine_ends_by_itself_and_begins_anew_with_each_failure`).
     """
 
@@ -55,7 +55,7 @@ def choose_ensemble(
     chance: random.Random,
     is_avoided: Callable[[BookieId], bool],
 ) -> tuple[BookieId, ...]:
-    """The ensemble of a new ledger; `NotEnoughBookies` where fewer bookies take writes."""
+    """Chooses the ensemble of a new ledger; `NotEnoughBookies` if too few bookies take writes."""
     chosen = _choose(bookies, count, chance=chance, is_avoided=is_avoided, beside=(), exclude=())
     if len(chosen) < count:
         raise NotEnoughBookies(
@@ -74,7 +74,7 @@ def choose_replacements(
     chance: random.Random,
     is_avoided: Callable[[BookieId], bool],
 ) -> dict[int, BookieId]:
-    """The bookie for each place; places for which there is none are left out.
+    """Chooses a bookie for each place; leaves out places for which there is none.
 
     With `may_return` a bookie that failed may have its own place again, where no other is left: in
     a cluster of three a restart would otherwise leave every open ledger with a copy less, for ever

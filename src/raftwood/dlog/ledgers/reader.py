@@ -27,7 +27,7 @@ from raftwood.dlog.ledgers.seams import LedgerEntry, VersionedMetadata
 
 
 class RangeRead:
-    """One range, once."""
+    """One read of a range of entries."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RangeRead:
         last: int,
     ) -> None:
         self.entries: dict[int, UnpackedEntry] = {}
-        """The entries that were read, also where others failed."""
+        """The entries that were read, even if others failed."""
         self._context = context
         self._ledger = ledger
         self._metadata = metadata
@@ -53,7 +53,7 @@ class RangeRead:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Until all are read, or one cannot be."""
+        """Runs until all entries are read, or one cannot be."""
         try:
             self._go_on()
             self._watch()
@@ -123,10 +123,10 @@ class RangeRead:
 
 
 _POLLED_MAX = 3
-"""How many bookies are polled for news."""
+"""How many bookies are polled for new entries."""
 _POLL_MS_MAX = 5_000
 _PAUSE_MS = 50
-"""Before bookies are polled again after all of them failed."""
+"""The pause after all polled bookies failed."""
 _READ_TRIES = 3
 
 
@@ -163,7 +163,7 @@ class QuorumReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As this reader last saw them."""
+        """The metadata as this reader last saw them."""
         return self._known.metadata
 
     def _know(self, known: VersionedMetadata) -> None:
@@ -173,8 +173,8 @@ class QuorumReader:
             self._last_confirmed = metadata.last_entry
             self._length_bytes = metadata.length_bytes
         else:
-            # A segment begins behind what was confirmed when it was made: after a change of the
-            # ensemble the new bookies may have heard of no entry yet.
+            # A segment begins behind the last confirmed entry: after a change of the ensemble the
+            # new bookies may know of no entry yet.
             self.confirm(metadata.segments[-1].first - 1)
 
     def confirm(self, entry: int) -> None:
@@ -213,7 +213,7 @@ class QuorumReader:
         return entries
 
     async def _refresh(self) -> bool:
-        """Whether the metadata have changed; `NoSuchLedger` where they are gone."""
+        """Reads the metadata again; returns whether they changed; `NoSuchLedger` if gone."""
         before = self._known.version
         self._know(await self._context.get(self._ledger))
         return self._known.version != before
@@ -247,8 +247,8 @@ class QuorumReader:
         def failed(place: int, error: RaftwoodError) -> bool:
             nonlocal heard
             self._problem = error.message
-            # An open ledger to which nobody has written: our bookies do not know it, BookKeeper's
-            # have no entry.
+            # An open ledger without entries: our bookies do not know it, BookKeeper's have no
+            # entry.
             if isinstance(error, NoSuchLedger | NoSuchEntry):
                 heard |= 1 << place
             return is_covered(config, heard)
@@ -290,7 +290,7 @@ class QuorumReader:
         return self._last_confirmed, self.is_closed
 
     async def _poll(self, after: int, timeout_ms: int) -> bool:
-        """Waits until there are news, or the time is over; false where no bookie answers."""
+        """Waits until a bookie reports news, or the time is over; false if no bookie answers."""
         changed = BookieId("")
         failures = 0
 
@@ -330,4 +330,4 @@ class QuorumReader:
         return failures < len(polled)
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        """Does nothing: the reader holds no resources between calls."""

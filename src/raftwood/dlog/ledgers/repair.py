@@ -79,7 +79,7 @@ async def repair_bookie(
     grace_ms: int = 0,
     told: Callable[[RepairedLedger], None] = lambda _: None,
 ) -> list[RepairedLedger]:
-    """Repair every ledger that names a bookie; `told` hears of each when it is done.
+    """Repairs every ledger that names a bookie; calls `told` with each result.
 
     A bookie that runs gets its own entries back; else, or with `to`, others get its place. Writers
     of open ledgers have `grace_ms` to replace it, then their ledgers are recovered first. Ledgers
@@ -163,7 +163,7 @@ class _Repair:
         return any(each.id == self._bookie and not each.is_read_only for each in self._running)
 
     async def ledger(self, ledger: int, *, may_fence: bool) -> RepairedLedger | None:
-        """Repairs one ledger; None where it does not name the bookie."""
+        """Repairs one ledger; None if it does not name the bookie."""
         context = self._context
         for _ in range(context.settings.metadata_tries):
             known = await context.get(ledger)

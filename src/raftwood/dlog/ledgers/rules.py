@@ -27,7 +27,7 @@ from raftwood.dlog.ledgers.seams import AddRequest
 
 
 def write_sets(config: LedgerConfig) -> tuple[int, ...]:
-    """By entry modulo the ensemble: the places that an entry goes to."""
+    """For each entry modulo the ensemble's size: the bit set of places that it goes to."""
     return tuple(
         sum(1 << place for place in config.places(start)) for start in range(config.ensemble)
     )
@@ -102,9 +102,9 @@ class PendingAdd:
         self.request = request
         self.waiter = waiter
         self.carried = carried
-        """The last confirmed entry that the entry's head names."""
+        """The last confirmed entry named in the entry's head."""
         self.acks = 0
-        """The places that have it."""
+        """The places that have it, as a bit set."""
 
 
 class WriteRules:
@@ -173,7 +173,7 @@ class WriteRules:
         place = self._place_of.get(bookie)
         if place is None:
             # Replaced: readers and recoveries of the new segment do not ask this bookie, so that
-            # its copy protects nobody.
+            # its copy does not count.
             return False
         self._answered[place] = max(self._answered[place], entry)
         pending = self.pending.get(entry)
@@ -350,8 +350,8 @@ class WriteRules:
 # take-over (planted bug "an ack does not wait for readers").
 #
 # A reader of an open ledger asks so many bookies that no ack quorum is left without one of them
-# (`is_covered`), and believes the highest last confirmed entry (LAC) that it hears of. So once an
-# ack quorum of some write quorum durably has a LAC, every reader that asks from then on sees it,
+# (`is_covered`), and believes the highest last confirmed entry (LAC) that a bookie reports. So once
+# an ack quorum of some write quorum durably has a LAC, every reader that asks from then on sees it,
 # whether the writer lives or not. There are three ways to get there:
 #
 # - a later entry, whose head carries the LAC, is stored by its own ack quorum;
@@ -414,7 +414,7 @@ class PublishedWriteRules(WriteRules):
 
     @property
     def wants_change(self) -> bool:
-        """As in `WriteRules`; and bookies that take no publication, if acks wait for them.
+        """Like `WriteRules`; also if bookies take no publication while acks wait for them.
 
         Without that, the last entry of a writer that falls silent would wait for ever.
         """
@@ -426,7 +426,7 @@ class PublishedWriteRules(WriteRules):
     ) -> list[tuple[PendingAdd, BookieId]]:
         others = [place for place, bookie in replaced.items() if bookie != self.ensemble[place]]
         for place in others:
-            self._heard[place] = -1  # A bookie that is new here was told nothing.
+            self._heard[place] = -1  # A new bookie has received no LAC.
         if others:
             # The metadata have a segment that begins behind all that is confirmed.
             self.seen = max(self.seen, self.last_confirmed)
@@ -458,7 +458,7 @@ def replicas(
 
 
 class EntryRead:
-    """One entry on its way: the next replica is asked where one fails or takes long."""
+    """The read of one entry: asks the next replica if one fails or is slow."""
 
     __slots__ = ("_errors", "_next", "_replicas", "entry", "under_way")
 
@@ -470,7 +470,7 @@ class EntryRead:
         self._errors: list[RaftwoodError] = []
 
     def ask_next(self) -> BookieId | None:
-        """One more replica, if there is one that was not asked."""
+        """Returns another replica to ask, if there is one left."""
         if self._next == len(self._replicas):
             return None
         self._next += 1

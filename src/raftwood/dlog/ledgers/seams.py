@@ -30,32 +30,33 @@ class LedgerWriter(Protocol):
     def ledger(self) -> int: ...
     @property
     def last_confirmed(self) -> int:
-        """The last entry that is stored for good, acked or about to be; −1: none."""
+        """The last entry stored for good, acked or about to be; −1: none."""
         ...
 
     @property
     def length_bytes(self) -> int:
-        """Of all entries' data, those under way too."""
+        """The length of all entries' data, also of those under way."""
         ...
 
     def append(self, data: Buffer) -> "asyncio.Future[int]":
-        """The entry's id, in order of the calls; acked in that order as well. Once it is acked,
-        every reader that asks sees it.
+        """Appends an entry; returns a future of its id. Ids and acks are in the order of the calls.
+        Once an entry is acked, every reader that asks sees it.
 
-        Fails with `Fenced` where another has taken over, `LedgerClosed` after `close`, or
-        `NotEnoughBookies`. After the first failure none succeeds: whether what failed is stored is
-        settled by the next one to recover the ledger. `Overloaded` where too much is under way.
+        Fails with `Fenced` if another writer has taken over, `LedgerClosed` after `close`, or
+        `NotEnoughBookies`. After the first failure none succeeds: the next recovery of the ledger
+        settles whether the failed entries are stored. Raises `Overloaded` if too much is under
+        way.
         """
         ...
 
     async def close(self) -> None:
-        """Wait for what is under way, then end the ledger behind the last acked entry. `Fenced`
-        where another has closed it elsewhere. A second close does nothing.
+        """Waits for what is under way, then ends the ledger behind the last acked entry. `Fenced`
+        if another process has closed it elsewhere. A second close does nothing.
         """
         ...
 
     async def abandon(self) -> None:
-        """Stop at once without closing the ledger, as a crash would: appends under way fail."""
+        """Stops at once without closing the ledger, like a crash: appends under way fail."""
         ...
 
 
@@ -73,23 +74,23 @@ class LedgerReader(Protocol):
 
     @property
     def length_bytes(self) -> int:
-        """Of all entries' data; exact once closed."""
+        """The length of all entries' data; exact once closed."""
         ...
 
     async def read(self, *, first: int, last: int) -> list[LedgerEntry]:
-        """All of them, in order; `OutOfRange` beyond the last confirmed entry."""
+        """Returns the entries in order; `OutOfRange` beyond the last confirmed entry."""
         ...
 
     def confirm(self, entry: int) -> None:
-        """Whoever writes the ledger has said that all up to this entry are acked: they can be read
-        from now on, without waiting for the bookies to hear of it.
+        """Notes that the ledger's writer reports all entries up to this one as acked: they can be
+        read from now on, without asking the bookies.
         """
         ...
 
     async def wait(self, *, after: int, timeout_ms: int) -> tuple[int, bool]:
-        """Until the last confirmed entry is above `after`, or the ledger is closed, or the time is
-        over: (last confirmed, is closed). All that was acked before the call is among it;
-        `BookieUnavailable` where too few bookies answer to tell.
+        """Waits until the last confirmed entry is above `after`, the ledger is closed, or the time
+        is over; returns (last confirmed, is closed). It includes all that was acked before the
+        call; `BookieUnavailable` if too few bookies answer to know that.
         """
         ...
 
@@ -97,16 +98,16 @@ class LedgerReader(Protocol):
 
 
 class LedgerStore(Protocol):
-    """Where ledgers are made, opened and deleted."""
+    """Creates, opens and deletes ledgers."""
 
     async def create(
         self, config: LedgerConfig, *, properties: Mapping[str, bytes] | None = None
     ) -> LedgerWriter:
-        """A new ledger, with an id above all before it."""
+        """Creates a ledger, with an id above all earlier ones."""
         ...
 
     async def open(self, ledger: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
-        """With `recover`, fence the ledger's writer and close the ledger first.
+        """Opens a ledger; with `recover`, fences its writer and closes it first.
 
         `NoSuchLedger`, `PermissionDenied` for a wrong password, `CannotRecover` while too few
         bookies answer.
@@ -114,46 +115,46 @@ class LedgerStore(Protocol):
         ...
 
     async def info(self, ledger: int) -> LedgerMetadata:
-        """`NoSuchLedger` where there is none."""
+        """Returns a ledger's metadata; `NoSuchLedger` if there is none."""
         ...
 
     async def delete(self, ledger: int) -> None:
-        """Nothing where it is gone already."""
+        """Deletes a ledger; does nothing if it is gone."""
         ...
 
     def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
-        """All there are from a number on, in order."""
+        """Yields all ledgers from a number on, in order."""
         ...
 
     async def bookies(self) -> list[BookieInfo]:
-        """Those that run now, in order of their ids."""
+        """Returns the running bookies, in order of their ids."""
         ...
 
     async def close(self) -> None: ...
 
 
 class AddSink(Protocol):
-    """Who hears of what became of adds; called from the loop, in any order."""
+    """Receives the outcomes of adds; called from the loop, in any order."""
 
     def added(self, entry: int, bookie: BookieId, error: RaftwoodError | None) -> None:
-        """`Fenced`, `BookieReadOnly`, `Overloaded` (try again), or whatever else went wrong."""
+        """The errors are `Fenced`, `BookieReadOnly`, `Overloaded` (try again), and others."""
         ...
 
 
 class AddRequest(Protocol):
-    """One entry on its way to bookies, encoded once for all of them."""
+    """One entry to add, encoded once for all bookies."""
 
     @property
     def entry(self) -> int: ...
 
 
 class Bookies(Protocol):
-    """Connections to bookies by their ids; they are made when they are first needed.
+    """Connections to bookies by their ids, made when first needed.
 
     Every call ends, in a time bound by the implementation's settings. A bookie that is away or does
-    not answer is `BookieUnavailable`. What comes back has not been checked yet; where the bookie
-    itself says that its copy is damaged, or that it cannot tell whether it had one, that is
-    `BadDigest`, and never `NoSuchEntry`.
+    not answer is `BookieUnavailable`. Returned entries are not checked yet; if the bookie itself
+    says that its copy is damaged, or that it does not know whether it had one, that is `BadDigest`,
+    and never `NoSuchEntry`.
     """
 
     def prepare_add(
@@ -165,11 +166,11 @@ class Bookies(Protocol):
         master_key: bytes,
         is_recovery: bool = False,
     ) -> AddRequest:
-        """Encode once what is then sent to each bookie of the write quorum."""
+        """Encodes once what is then sent to each bookie of the write quorum."""
         ...
 
     def add(self, bookie: BookieId, request: AddRequest, sink: AddSink) -> None:
-        """Send it; the sink hears once of each add, never within this call.
+        """Sends an add; the sink receives its outcome once, never within this call.
 
         Adds to one bookie arrive in the order in which they were made. With `is_recovery`, a fenced
         ledger takes the entry all the same.
@@ -179,7 +180,7 @@ class Bookies(Protocol):
     async def read(
         self, bookie: BookieId, *, ledger: int, entry: int, fence_key: bytes | None = None
     ) -> Buffer:
-        """The packed entry; with entry −1 the one with the highest number that the bookie has.
+        """Returns the packed entry; for entry −1 that with the highest number in the bookie.
 
         With a `fence_key` (the ledger's master key), the bookie durably refuses the ledger's writer
         before it answers. `NoSuchEntry`, `NoSuchLedger` where the bookie says so.
@@ -187,7 +188,7 @@ class Bookies(Protocol):
         ...
 
     async def read_last_confirmed(self, bookie: BookieId, *, ledger: int) -> tuple[int, Buffer]:
-        """What was published explicitly (−1: nothing), and the packed entry with the highest
+        """Returns the explicitly published entry (−1: none), and the packed entry with the highest
         number (empty: none).
         """
         ...
@@ -195,8 +196,9 @@ class Bookies(Protocol):
     async def wait_last_confirmed(
         self, bookie: BookieId, *, ledger: int, after: int, timeout_ms: int
     ) -> int:
-        """Until the bookie knows of a last confirmed entry above `after`, or the time is over: the
-        highest that it knows of. Not protected by a digest: a hint for whoever tails.
+        """Waits until the bookie knows of a last confirmed entry above `after`, or the time is
+        over; returns the highest that it knows. No digest protects it: only a hint for tailing
+        readers.
         """
         ...
 
@@ -209,7 +211,7 @@ class Bookies(Protocol):
         master_key: bytes,
         digest: bytes,
     ) -> None:
-        """Publish how far readers may read; `digest` is over (ledger, last confirmed)."""
+        """Publishes how far readers may read; `digest` covers (ledger, last confirmed)."""
         ...
 
     async def close(self) -> None: ...
@@ -223,54 +225,54 @@ class VersionedMetadata(msgspec.Struct, frozen=True):
 
 
 class BookieBeginning(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when a bookie has the folder that it has."""
+    """The data folder of a bookie, and since when it has it."""
 
     instance: str = ""
-    """Another one whenever it began anew; empty where that is not known."""
+    """The folder's id, new whenever the bookie began anew; empty if unknown."""
     limbo_end: int | None = None
-    """It began anew, and was not repaired yet: of ledgers from this number on it has everything
-    that it acked."""
+    """Set if the bookie began anew and was not repaired yet: of ledgers from this number on it has
+    everything that it acked."""
 
 
 class LedgerMetadataStore(Protocol):
-    """Where ledgers' metadata are kept, and which bookies there are."""
+    """Keeps ledgers' metadata, and the list of bookies."""
 
     async def new_ledger_id(self) -> int:
-        """Higher than every one that was given before."""
+        """Returns an id above all given before."""
         ...
 
     async def create(self, ledger: int, metadata: LedgerMetadata) -> int:
-        """Its version; `AlreadyExists` where somebody else has made it."""
+        """Stores new metadata; returns their version; `AlreadyExists` if another process did."""
         ...
 
     async def get(self, ledger: int) -> VersionedMetadata:
-        """`NoSuchLedger` where there is none."""
+        """Returns the metadata; `NoSuchLedger` if there are none."""
         ...
 
     async def compare_and_set(
         self, ledger: int, metadata: LedgerMetadata, *, version: int
     ) -> int | None:
-        """The new version, or None where somebody was faster; `NoSuchLedger` where it is gone."""
+        """Returns the new version, or None if the version has changed; `NoSuchLedger` if gone."""
         ...
 
     async def delete(self, ledger: int) -> None:
-        """Nothing where it is gone already. Bookies free the entries by themselves."""
+        """Deletes metadata; does nothing if gone. Bookies free the entries by themselves."""
         ...
 
     def ledgers(self, *, first: int = 0) -> AsyncIterator[int]:
-        """All there are from a number on, in order."""
+        """Yields all ledgers from a number on, in order."""
         ...
 
     async def wait_changed(self, ledger: int, *, version: int, timeout_ms: int) -> None:
-        """Until its version is another one, it is gone, or the time is over."""
+        """Waits until the version changes, the ledger is gone, or the time is over."""
         ...
 
     async def bookies(self) -> list[BookieInfo]:
-        """Those that are registered now, in order of their ids."""
+        """Returns the registered bookies, in order of their ids."""
         ...
 
     async def beginning(self, bookie: BookieId) -> BookieBeginning:
-        """Which folder a bookie has."""
+        """Returns which folder a bookie has."""
         ...
 
     async def close(self) -> None: ...

@@ -1,8 +1,7 @@
 """`QuorumWriter`: the one writer of an open ledger, and the adds that it shares with a recovery.
 
-What may be acked is decided in `rules`; here it is sent, and bookies are replaced. One object
-receives all answers, one timer watches all bookies, and an add allocates nothing but the entry
-itself.
+`rules` decides what may be acked; this module sends, and replaces bookies. One object receives all
+answers, one timer watches all bookies, and an add allocates only the entry itself.
 """
 
 import asyncio
@@ -260,7 +259,7 @@ class LedgerAdder(Generic[RulesT]):
         return self._error is not None
 
     def _give_up(self, error: RaftwoodError) -> None:
-        """Nothing is acked from here on, for ever."""
+        """Stops all acks, for ever."""
         if self._error is not None:
             return
         self._error = error
@@ -396,8 +395,8 @@ class QuorumWriter(LedgerAdder[PublishedWriteRules]):
                 self._publishing[bookie] = self._loop.create_task(self._publish_to(bookie))
 
     async def _publish_to(self, bookie: BookieId) -> None:
-        """Each bookie at its own pace, one request at a time: what is confirmed meanwhile goes with
-        the next one.
+        """Publishes to each bookie at its own pace, one request at a time: entries confirmed
+        meanwhile go with the next one.
         """
         try:
             while (last := self._to_publish) > self._published.get(bookie, -1):

@@ -1,4 +1,4 @@
-"""Durable cursors: how far somebody has read a log, each a key of its own in the metastore."""
+"""Durable cursors: a reader's position in a log, each a key of its own in the metastore."""
 
 from typing import Final
 
@@ -18,12 +18,12 @@ _PAGE: Final = 500
 
 
 class LogCursor(msgspec.Struct, frozen=True):
-    """Everything below `position` was dealt with."""
+    """A cursor: its reader has dealt with everything below `position`."""
 
     name: str
     position: Position
     retains: bool
-    """What is not dealt with yet is spared by the log's retention."""
+    """Whether the log's retention spares what the reader has not dealt with."""
     version: int
 
 
@@ -40,7 +40,7 @@ def encode_cursor(position: Position, *, retains: bool) -> bytes:
 
 
 def decode_cursor(data: bytes, *, name: str, version: int) -> LogCursor:
-    """`UnsupportedVersion` for what a newer program wrote."""
+    """Decodes a cursor; `UnsupportedVersion` if a newer program wrote it."""
     if data[:4] != _HEAD[:4] or len(data) < 5:
         raise StoreDamaged(f"cursor {name!r} is none: {bytes(data[:8])!r}")
     if data[4] != FORMAT:
@@ -75,7 +75,7 @@ class LogCursors:
     async def move(
         self, name: str, position: Position, *, retains: bool = False, version: int | None = None
     ) -> LogCursor:
-        """Set it, or make it; with a `version` (0: absent), only if it is still the one."""
+        """Sets a cursor, or creates it; with a `version` (0: absent), only if that is current."""
         value = encode_cursor(position, retains=retains)
         for _ in range(_ATTEMPTS):
             if version is None:
@@ -91,7 +91,7 @@ class LogCursors:
         raise Conflict(f"cursor {name!r} was moved by others: read it again, then decide")
 
     async def remove(self, name: str) -> None:
-        """Nothing where it is gone already."""
+        """Removes a cursor; does nothing if it is gone."""
         for _ in range(_ATTEMPTS):
             found = await self._metastore.get(self._key(name))
             if found is None:

@@ -1,4 +1,4 @@
-"""`Dlogs`: all logs of a metastore and a store of ledgers; make, open, shrink and end them."""
+"""`Dlogs`: all logs of a metastore and a store of ledgers; creates, opens, shrinks, ends them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -58,9 +58,9 @@ class DlogInfo(msgspec.Struct, frozen=True):
 
 
 class Dlogs:
-    """The metastore and the ledgers are shared with others; closing them is their owner's.
+    """Manages logs over a shared metastore and shared ledgers, which their owner closes.
 
-    Writers and readers that were opened are closed by whoever opened them.
+    The caller closes the writers and readers that it opens.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Dlogs:
         self._around = LogContext(environment, metastore, ledgers, self._source, self._settings)
 
     async def create(self, name: str, config: LogConfig | None = None) -> None:
-        """A log without messages; `AlreadyExists` where there is one."""
+        """Creates an empty log; `AlreadyExists` if there is one."""
         meta = LogMeta(token=self._environment.random.randbytes(16), config=config or LogConfig())
         key = meta_key(name)
         try:
             version = await self.metastore.compare_and_set(key, encode_meta(meta), version=0)
         except RaftwoodError:
-            # The answer may be lost, though the log is made: its token tells.
+            # The answer may be lost although the log exists: its token tells whose it is.
             found = await self.metastore.get(key)
             if found is None or decode_meta(found.value, name=name).token != meta.token:
                 raise
@@ -101,7 +101,7 @@ class Dlogs:
         self.metas.note(name, meta, version)
 
     async def names(self, prefix: str = "") -> list[str]:
-        """Of all logs whose name begins so, in order."""
+        """Returns the names of logs that begin with `prefix`, in order."""
         found: list[str] = []
         start: str | None = ""
         while start is not None:
@@ -121,10 +121,10 @@ class Dlogs:
         return DlogInfo(name, known.meta, known.version, first, max(first, end))
 
     async def open_writer(self, name: str) -> LogWriter:
-        """Take the log over: whoever wrote it is fenced.
+        """Takes the log over: fences its present writer.
 
-        On a log that was terminated the writer answers what is known, and refuses all else.
-        `NotFound`, `CannotRecover` where too few bookies answer in time.
+        On a terminated log the writer answers known sequences, and refuses all else. `NotFound`;
+        `CannotRecover` if too few bookies answer in time.
         """
         writer = LogWriter(name, self._around)
         await writer.open()
@@ -132,7 +132,7 @@ class Dlogs:
         return writer
 
     async def open_reader(self, name: str) -> LogReader:
-        """`NotFound` where there is no such log."""
+        """Opens a reader; `NotFound` if there is no such log."""
         await self.metas.get(name)
         return LogReader(
             name,
@@ -143,7 +143,7 @@ class Dlogs:
         )
 
     async def terminate(self, name: str) -> Position:
-        """End the log for ever, whoever writes it; where it ends. Again: the same."""
+        """Ends the log for ever, fencing any writer; returns its end. May be repeated."""
         writer = await self.open_writer(name)
         try:
             return await writer.terminate()
@@ -152,11 +152,11 @@ class Dlogs:
             self.metas.forget(name)
 
     async def shrink(self, name: str, before: Position, *, end: Position | None = None) -> Position:
-        """Free what is below a position; the first that can be read then. Whoever writes knows
-        where the log ends, and need not ask.
+        """Frees what is below a position; returns the first readable position. The log's writer
+        passes the `end`, which others look up.
         """
         last_ledger = (await self.metas.read(name)).meta.last_ledger
-        # Below the last ledger there is no need to know how far that one goes.
+        # A position below the last ledger needs no look at how far that ledger goes.
         if before > position_of_entry(ledger=max(last_ledger, 0), entry=0) and before > (
             end or (await self.info(name)).next
         ):
@@ -164,7 +164,7 @@ class Dlogs:
         return await self._shrink(name, lambda _: before)
 
     async def retain(self, name: str) -> Position:
-        """Free what the log's retention says, but for what cursors need that ask for it."""
+        """Frees what the log's retention allows, except what retaining cursors still need."""
         cursors = await self.cursors(name).all()
         needed = [cursor.position for cursor in cursors if cursor.retains]
         now_ms = self._around.now_ms()
@@ -183,7 +183,7 @@ class Dlogs:
             return meta
 
         meta = await self.change(name, change)
-        # Deleted once nobody finds them in the record; what fails here is an orphan, found later.
+        # Deleted once no record names them; a failure here leaves an orphan, found later.
         for info in freed:
             await self._delete(meta, info)
         return meta.first
@@ -199,8 +199,8 @@ class Dlogs:
         return self._offload is not None
 
     async def offload(self, name: str) -> list[int]:
-        """Copy closed ledgers to the store for that and delete them, all but the last two; those
-        that were offloaded now.
+        """Copies closed ledgers, all but the last two, to the offload store and deletes them;
+        returns the ledgers offloaded now.
         """
         if self._offload is None:
             raise InvalidConfiguration(
@@ -228,7 +228,7 @@ class Dlogs:
         return done
 
     async def set_properties(self, name: str, properties: dict[str, str | None]) -> dict[str, str]:
-        """Set some, and remove those that are None; all there are then."""
+        """Sets properties, and removes those that are None; returns all properties."""
 
         def change(meta: LogMeta) -> LogMeta:
             merged = {**meta.properties, **properties}
@@ -238,14 +238,14 @@ class Dlogs:
         return (await self.change(name, change)).properties
 
     async def set_config(self, name: str, config: LogConfig) -> None:
-        """For ledgers to come; a writer that is open heeds it from its next rotation on."""
+        """Sets the configuration of later ledgers, for an open writer from its next rotation."""
         await self.change(name, lambda meta: replace(meta, config=config))
 
     def cursors(self, name: str) -> LogCursors:
         return LogCursors(self.metastore, name)
 
     async def change(self, name: str, change: Callable[[LogMeta], LogMeta]) -> LogMeta:
-        """Change the record by compare-and-set; the writer in it stays, and takes it over."""
+        """Changes the record by compare-and-set; an open writer stays, and adopts the change."""
         for attempt in range(_ATTEMPTS):
             known = await self.metas.read(name)
             meta = change(known.meta)
@@ -261,7 +261,7 @@ class Dlogs:
         raise Conflict(f"log {name!r} was changed by others {_ATTEMPTS} times: try again")
 
     async def remove(self, name: str) -> None:
-        """The log and all its messages; its writer is fenced. Nothing where it is gone already."""
+        """Removes the log and its messages, and fences its writer; does nothing if it is gone."""
         for _ in range(_ATTEMPTS):
             try:
                 known = await self.metas.read(name)
@@ -292,10 +292,10 @@ class Dlogs:
         await reader.close()
 
     async def remove_orphans(self, *, of_unknown_logs: bool = False) -> list[int]:
-        """Delete ledgers that were made for logs and are in no list, nor can ever be.
+        """Deletes ledgers that were made for logs, are in no list, and can never be.
 
-        Logs that are not known here may be removed ones, or those of another metastore that has the
-        same ledgers: their ledgers go only if that is asked for.
+        Unknown logs may be removed ones, or those of another metastore over the same ledgers: their
+        ledgers are deleted only if asked for.
         """
         made: dict[bytes, list[int]] = {}
         async for ledger in self._ledgers.ledgers():
@@ -305,7 +305,7 @@ class Dlogs:
                 continue
             if token is not None:
                 made.setdefault(token, []).append(ledger)
-        # The records are read after the ledgers: one that came into a list meanwhile is seen there.
+        # The records are read after the ledgers: a ledger that is listed meanwhile is seen there.
         metas: dict[bytes, LogMeta] = {}
         for name in await self.names():
             try:

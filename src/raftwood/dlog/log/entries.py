@@ -11,7 +11,7 @@ from raftwood.base.errors import InvalidInput, StoreDamaged, UnsupportedVersion
 from raftwood.base.files import Buffer
 from raftwood.base.versions import unsupported
 
-# `DlogMessage`: what a log is made of, as bytes.
+# `DlogMessage`: the unit of a log, as bytes.
 #
 #     magic (1 byte, the version), attributes (1 byte, bits), number of headers (2 bytes),
 #     length of the key (4), length of the payload (4), key, payload,
@@ -29,13 +29,13 @@ HEADERS_MAX: Final = (1 << 16) - 1
 
 
 class DlogMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message; what was read are views of the entry that it came in."""
+    """One message; a message that was read holds views of its entry."""
 
     payload: Buffer
     key: Buffer = b""
     headers: Sequence[tuple[bytes, Buffer]] = ()
     attributes: int = 0
-    """Eight bits for what stands above the log."""
+    """Eight bits for the layers above the log."""
 
     @property
     def size_bytes(self) -> int:
@@ -44,7 +44,7 @@ class DlogMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def message_parts(message: DlogMessage) -> list[Buffer]:
-    """Its bytes, as buffers to be joined."""
+    """Encodes a message as buffers to be joined."""
     headers = message.headers
     if len(headers) > HEADERS_MAX or not 0 <= message.attributes < 256:
         raise InvalidInput(
@@ -66,7 +66,7 @@ def message_parts(message: DlogMessage) -> list[Buffer]:
 
 
 def payload_parts(payload: Sequence[Buffer]) -> list[Buffer]:
-    """As `message_parts`, of a payload in pieces that comes without key and headers."""
+    """Like `message_parts`, for a payload in pieces without key and headers."""
     return [_MESSAGE_HEAD.pack(MESSAGE_MAGIC, 0, 0, 0, sum(map(len, payload))), *payload]
 
 
@@ -75,7 +75,7 @@ def encode_message(message: DlogMessage) -> bytes:
 
 
 def decode_message(data: memoryview) -> DlogMessage:
-    """`UnsupportedVersion` for another magic, `StoreDamaged` where the lengths don't fit."""
+    """Decodes a message; `UnsupportedVersion` for another magic, `StoreDamaged` for bad lengths."""
     if not data:
         raise StoreDamaged("a message without bytes: the entry is damaged")
     if data[0] != MESSAGE_MAGIC:
@@ -121,14 +121,13 @@ def _headers(
 #     snapshot; body: the end of each message (4 each), then the messages
 #
 # Big-endian; the body alone is compressed. A run is a number of messages of one producer with
-# consecutive sequences; one without a name was sent by nobody in particular, and is not known
-# again.
+# consecutive sequences; a run without a name has no producer, and its messages are not
+# deduplicated.
 #
 # A **snapshot** is the table of producers as it was before the entry. Each ledger begins with one,
-# and others come from time to time, so whoever takes over reads the last entry, goes to the
-# snapshot
-# that it names, and reads on from there: never far, and whatever was shrunk. A large one is spread
-# over several entries, which come one behind the other.
+# and others come from time to time. A take-over reads the last entry, goes to the snapshot that it
+# names, and reads on from there: never far, no matter what was shrunk. A large snapshot is spread
+# over several consecutive entries.
 
 ENTRY_MAGIC: Final = 1
 _ENTRY_HEAD: Final = struct.Struct(">BBHHHQQQII")
@@ -136,12 +135,12 @@ _RUN: Final = struct.Struct(">BHQ")
 ENTRY_HEAD_BYTES: Final = _ENTRY_HEAD.size
 MESSAGES_MAX: Final = (1 << 16) - 1
 BODY_BYTES_MAX: Final = 64 << 20
-"""Of an entry, unpacked: what a reader ever allocates for one."""
+"""The limit of an unpacked body, and so of a reader's allocation for an entry."""
 PRODUCER_BYTES_MAX: Final = 255
 
 
 class ProducerRun(msgspec.Struct, frozen=True, gc=False):
-    """So many messages of one producer, with consecutive sequences."""
+    """A number of messages of one producer, with consecutive sequences."""
 
     producer: bytes
     first: int
@@ -149,23 +148,23 @@ class ProducerRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryHead(msgspec.Struct, frozen=True, gc=False):
-    """All of an entry but its messages."""
+    """An entry without its messages."""
 
     time_ms: int
     count: int
     runs: tuple[ProducerRun, ...] = ()
     snapshot_entry: int = 0
-    """Where in this ledger the last snapshot begins; the entry itself where it has a piece."""
+    """The entry where this ledger's last snapshot begins; the entry itself if it has a piece."""
     snapshot: Buffer = b""
-    """A piece of it."""
+    """A piece of the snapshot."""
     snapshot_pieces_left: int = 0
     compression: Codec = Codec.NONE
     appended_bytes: int = 0
-    """Of all messages of the log up to here, those that are gone too, without their heads."""
+    """The sizes of all messages of the log up to here, without heads, freed ones too."""
 
 
 class DecodedEntry:
-    """An entry whose messages are taken out when they are asked for."""
+    """An entry that decodes each message on demand."""
 
     __slots__ = ("_body", "_ends", "head")
 
@@ -178,7 +177,7 @@ class DecodedEntry:
         return len(self._ends)
 
     def raw(self, index: int) -> memoryview:
-        """A message's bytes."""
+        """Returns a message's bytes."""
         start = self._ends[index - 1] if index else 0
         return self._body[start : self._ends[index]]
 
@@ -186,12 +185,12 @@ class DecodedEntry:
         return decode_message(self.raw(index))
 
     def payload(self, index: int) -> memoryview:
-        """Of a message that may have a key and headers, without looking at these."""
+        """Returns a message's payload, skipping its key and headers."""
         return memoryview(self.message(index).payload)
 
     @property
     def body(self) -> memoryview:
-        """All messages, one behind the other."""
+        """All messages, one after the other."""
         return self._body
 
     @property
@@ -200,7 +199,7 @@ class DecodedEntry:
 
 
 def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int]) -> bytes:
-    """Messages as parts to be joined, and how long each of them is."""
+    """Encodes an entry; `parts` are the messages' bytes, `lengths` each message's size."""
     ends, end = [], 0
     for length in lengths:
         end += length
@@ -232,7 +231,7 @@ def encode_entry(head: EntryHead, parts: Sequence[Buffer], lengths: Sequence[int
 
 
 def decode_head(data: Buffer) -> tuple[EntryHead, int, int]:
-    """The head, where the body begins, and how large it is when unpacked."""
+    """Returns the head, the offset of the body, and the body's size when unpacked."""
     if not data or data[0] != ENTRY_MAGIC:
         version = data[0] if data else "none"
         raise UnsupportedVersion(
@@ -285,7 +284,7 @@ def _runs(data: Buffer, count: int, messages: int) -> tuple[tuple[ProducerRun, .
 
 
 def decode_entry(data: Buffer) -> DecodedEntry:
-    """`UnsupportedVersion` for another magic, `StoreDamaged` where the lengths don't fit."""
+    """Decodes an entry; `UnsupportedVersion` for another magic, `StoreDamaged` for bad lengths."""
     head, body_at, raw_bytes = decode_head(data)
     view = memoryview(data)
     try:

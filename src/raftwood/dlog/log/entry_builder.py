@@ -26,14 +26,14 @@ from raftwood.dlog.log.producers import DlogProducers
 
 SNAPSHOT_PIECE_BYTES: Final = 256 << 10
 SNAPSHOT_EVERY_BYTES: Final = 8 << 20
-"""Whoever takes over reads about so much at the most."""
+"""About the most that a take-over reads."""
 SNAPSHOT_EVERY_ENTRIES: Final = 4_096
 SNAPSHOT_SHARE: Final = 4
-"""A large snapshot comes only after so many times its own size."""
+"""A large snapshot comes only after this many times its own size."""
 
 
 class PendingMessage:
-    """A message that waits: to be sent, or for its ack."""
+    """A message that waits to be sent, or for its ack."""
 
     __slots__ = ("_others", "future", "parts", "producer", "sequence", "size")
 
@@ -53,7 +53,7 @@ class PendingMessage:
         self._others: list[asyncio.Future[Position]] = []
 
     def joined(self) -> "asyncio.Future[Position]":
-        """For another who sent the same; each may be cancelled alone."""
+        """A future for another caller that sent the same message; each can be cancelled alone."""
         future: asyncio.Future[Position] = self.future.get_loop().create_future()
         self._others.append(future)
         return future
@@ -69,7 +69,7 @@ class PendingMessage:
 
 
 class EntryBuilder:
-    """For one ledger; the table of producers is the log's, and gets what is built."""
+    """Builds the entries of one ledger, and notes them in the log's table of producers."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class EntryBuilder:
         compression: Codec,
     ) -> None:
         self.entry = 0
-        """The id of the next one."""
+        """The id of the next entry."""
         self._ledger = ledger
         self._appended_bytes = appended_bytes
         self._producers = producers
@@ -94,7 +94,7 @@ class EntryBuilder:
     def build(
         self, queue: "deque[PendingMessage]", *, now_ms: int
     ) -> Iterator[tuple[bytes, list[PendingMessage]]]:
-        """One entry of what waits, and before it those that a large snapshot needs for itself."""
+        """Yields entries with a large snapshot's pieces, if due, then one of queued messages."""
         pieces = self._due_snapshot()
         for number, piece in enumerate(pieces[:-1]):
             head = EntryHead(
@@ -165,14 +165,14 @@ def _runs(group: list[PendingMessage]) -> tuple[ProducerRun, ...]:
 
 
 class AckListener(Protocol):
-    """Who hears of acks, in order, and of the first failure."""
+    """Receives acks, in order, and the first failure."""
 
     def acked(self, ledger: "WrittenLedger", entry: int, group: list[PendingMessage]) -> None: ...
     def ledger_failed(self, ledger: int, error: BaseException | None) -> None: ...
 
 
 class WrittenLedger:
-    """A ledger that is written, and what of it waits for acks."""
+    """A ledger that the writer appends to, with its entries that wait for acks."""
 
     def __init__(self, owner: AckListener, writer: LedgerWriter, builder: EntryBuilder) -> None:
         self._owner = owner
@@ -181,9 +181,9 @@ class WrittenLedger:
         self.under_way: deque[tuple[int, list[PendingMessage]]] = deque()
         """Entries in order; an entry with a piece of a snapshot alone has no messages."""
         self.has_failed = False
-        """It takes nothing more."""
+        """Whether the ledger takes nothing more."""
         self._has_refused = False
-        """Nothing is sent any more: it would be stored under the number of what was refused."""
+        """Whether to send nothing more: it would get the number of a refused entry."""
         self.is_closed = False
         self.asks_rotation = False
         self.first_ms = 0

@@ -24,7 +24,7 @@ class LedgerSource(Protocol):
 
 
 class StoredLedgers:
-    """A `LedgerSource`: all of them are in the store of ledgers."""
+    """A `LedgerSource`: all ledgers are in the store of ledgers."""
 
     def __init__(self, ledgers: LedgerStore) -> None:
         self._ledgers = ledgers
@@ -45,7 +45,7 @@ async def read_head(reader: LedgerReader, entry: int) -> EntryHead:
 
 
 async def closed_info(reader: LedgerReader, info: LedgerInfo) -> LedgerInfo:
-    """What a closed ledger holds."""
+    """Returns the list's record of a closed ledger, with its exact figures."""
     last = reader.last_confirmed
     times = (0, 0)
     if last >= 0:
@@ -63,11 +63,10 @@ async def closed_info(reader: LedgerReader, info: LedgerInfo) -> LedgerInfo:
 async def rebuild_producers(
     source: LedgerSource, meta: LogMeta, ledgers: Sequence[LedgerInfo]
 ) -> tuple[DlogProducers, int, int]:
-    """What every producer has written, from the last ledgers of a log, the last entry's time, and
-    how many bytes were ever appended.
+    """Rebuilds the table of producers from the last ledgers of a log; returns it, the time of the
+    last entry, and how many bytes were ever appended.
 
-    Goes back as far as the last snapshot that is complete, which is in the last ledger that has
-    any messages.
+    Goes back to the last complete snapshot, which is in the last ledger with messages.
     """
     producers = DlogProducers()
     last_ms, appended_bytes = 0, 0
@@ -85,12 +84,12 @@ async def rebuild_producers(
                 break
         finally:
             await reader.close()
-    # What stands behind has pieces of a snapshot and no messages: they come after a whole one.
+    # Later entries hold pieces of a snapshot and no messages: they follow a complete snapshot.
     return producers, last_ms, appended_bytes
 
 
 async def _snapshot_start(reader: LedgerReader, last: int) -> int | None:
-    """Where the last complete snapshot of a ledger begins."""
+    """The entry where the last complete snapshot of a ledger begins."""
     entry = last
     while entry >= 0:
         start = (await read_head(reader, entry)).snapshot_entry
@@ -119,7 +118,7 @@ async def _replay(
 
 
 def add_runs(producers: DlogProducers, head: EntryHead, position: Position) -> None:
-    """Note what an entry holds."""
+    """Notes an entry's messages in the table of producers."""
     for run in head.runs:
         if run.producer:
             for number in range(run.count):

@@ -21,18 +21,18 @@ from raftwood.dlog.log.meta import KnownMeta, LedgerInfo, MetaCache
 from raftwood.dlog.settings import DlogSettings
 
 EntryCache: TypeAlias = LruCache[tuple[int, int], DecodedEntry]
-"""By ledger and entry. An entry never changes, and its ledger's id is never used again."""
+"""Keyed by ledger and entry. An entry never changes, and a ledger's id is never reused."""
 _CACHED_ENTRY_BYTES: Final = 200
-"""What an entry takes in memory beside its body."""
+"""An entry's memory beside its body."""
 _OPENED_MAX: Final = 4
 _FETCHED_ENTRIES_MAX: Final = 256
 _BYTES_MAX: Final = 64 << 20
 _STEP_MS: Final = 30_000
-"""A tail waits so long at a time."""
+"""How long one step of a tail waits."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message, where it stands, and when it was appended."""
+    """A message, its position, and when it was appended."""
 
     position: Position
     time_ms: int
@@ -40,16 +40,16 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEntry(msgspec.Struct, frozen=True):
-    """An entry, and the batch index from which on it is wanted."""
+    """An entry, and the index of the first message to use."""
 
     position: Position
-    """Of its first message."""
+    """The position of its first message."""
     entry: DecodedEntry
     skipped: int = 0
 
 
 class LogReader:
-    """Made by `Dlogs.open_reader`; close it when done."""
+    """Reads a log. Made by `Dlogs.open_reader`; close it when done."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class LogReader:
         self._confirmed = Position(0)
 
     def confirm(self, end: Position) -> None:
-        """Whoever writes the log has said that it ends there: all before can be read at once."""
+        """Notes the end that the log's writer reports: all before it can be read at once."""
         self._confirmed = max(self._confirmed, end)
 
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredMessage], Position]:
-        """Messages from `start` on, one at least if there is any, and where to read next."""
+        """Returns messages from `start` on, one at least if there is any, and where to go on."""
         entries, following = await self.read_entries(start, bytes_max=bytes_max, wait_ms=wait_ms)
         found: list[StoredMessage] = []
         size = 0
@@ -96,8 +96,8 @@ class LogReader:
     async def read_entries(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0, end: Position | None = None
     ) -> tuple[list[StoredEntry], Position]:
-        """As `read`, whole entries of about so many bytes in all; behind `end` nothing is looked
-        for, by whoever knows that there is nothing yet.
+        """Like `read`, but returns whole entries of about `bytes_max` in all. Does not look behind
+        `end`, if the caller knows that nothing is there yet.
         """
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
         bytes_max = min(bytes_max, _BYTES_MAX)
@@ -114,7 +114,7 @@ class LogReader:
                 else:
                     if info.ledger > start >> 64:
                         start = position_of_entry(ledger=info.ledger, entry=0)
-                        continue  # which may be the end
+                        continue  # this may be the end
                     entries, following, is_closed = await self._read_ledger(
                         start, known, info, bytes_max, deadline_s
                     )
@@ -124,7 +124,7 @@ class LogReader:
                     if is_closed and (end is None or start < end):
                         start, is_over = await self._behind(start, info, known, deadline_s)
             except NoSuchLedger:
-                # It was freed, or offloaded since it was opened, which the record may say already.
+                # The ledger was freed, or offloaded since it was opened; the record may say so.
                 opened = None if info is None else self._opened.pop(info.ledger)
                 if opened is not None:
                     await opened.close()
@@ -147,7 +147,7 @@ class LogReader:
     async def _behind(
         self, start: Position, info: LedgerInfo, known: KnownMeta, deadline_s: float
     ) -> tuple[Position, bool]:
-        """A closed ledger was read to its end: where its successor begins, if there is one."""
+        """After the end of a closed ledger: returns where its successor begins, if there is one."""
         if info.ledger == known.meta.last_ledger and not known.meta.is_terminated:
             known = await self._metas.read(self.name)
         successor = next((each for each in known.meta.ledgers if each.ledger > info.ledger), None)
@@ -158,10 +158,10 @@ class LogReader:
     async def _at_the_end(
         self, start: Position, known: KnownMeta, deadline_s: float
     ) -> tuple[Position, bool]:
-        """Nobody has a ledger open here: wait for the next writer."""
+        """Waits for the next writer: no ledger is open at the end of the log."""
         fresh = await self._metas.read(self.name)
         if fresh.version != known.version:
-            return start, False  # there may be a ledger by now
+            return start, False  # There may be a ledger by now.
         end = known.meta.ledgers[-1].end if known.meta.ledgers else known.meta.first
         if start > end and (not known.meta.ledgers or known.meta.ledgers[-1].is_closed):
             raise OutOfRange(f"log {self.name!r}: position {start} is behind its end, {end}")
@@ -182,7 +182,7 @@ class LogReader:
         bytes_max: int,
         deadline_s: float,
     ) -> tuple[list[StoredEntry], Position, bool]:
-        """Entries that there are, where to go on, and whether the ledger ends there."""
+        """Returns entries, where to go on, and whether the ledger ends there."""
         ledger, entry, batch = entry_of_position(start)
         reader = await self._open(known, info)
         last, is_closed = reader.last_confirmed, reader.is_closed
@@ -192,7 +192,7 @@ class LogReader:
         if is_behind and is_closed and info.ledger != known.meta.last_ledger:
             return [], start, True  # in the gap before the next ledger
         if is_behind and not is_closed:
-            return [], start, False  # its writer may have acked it, and readers not heard of it yet
+            return [], start, False  # perhaps acked, and not yet visible to readers
         if is_behind:
             raise OutOfRange(
                 f"log {self.name!r}: position {start} is behind the last entry, {last} of ledger "
@@ -212,7 +212,7 @@ class LogReader:
         return found, max(start, following), is_closed and entry > last
 
     async def _entry(self, reader: LedgerReader, entry: int, last: int) -> DecodedEntry:
-        """From the cache, or with those that follow."""
+        """Returns an entry from the cache, or reads it with those that follow."""
         ledger = reader.ledger
         decoded = self._cache.get((ledger, entry))
         if decoded is not None:
@@ -222,7 +222,7 @@ class LogReader:
         fetched = await reader.read(first=entry, last=min(last, entry + ahead - 1))
         for each in reversed(fetched):
             decoded = decode_entry(each.data)
-            # The body may be larger than what was fetched.
+            # The body may be larger than the fetched bytes.
             size = max(len(each.data), len(decoded.body)) + _CACHED_ENTRY_BYTES
             self._cache.put((ledger, each.id), decoded, size)
         assert decoded is not None
@@ -231,7 +231,7 @@ class LogReader:
     async def _open(self, known: KnownMeta, info: LedgerInfo) -> LedgerReader:
         reader = self._opened.pop(info.ledger)
         if reader is not None and info.is_closed and not reader.is_closed:
-            await reader.close()  # it was opened before, and knows less
+            await reader.close()  # it was opened before the ledger was closed
             reader = None
         if reader is None:
             reader = await self._source.open(known.meta, info)
@@ -246,7 +246,7 @@ class LogReader:
     async def tail(
         self, start: Position, *, bytes_max: int = 1 << 20
     ) -> AsyncIterator[StoredMessage]:
-        """All messages from a position on, and those to come; ends where the log was terminated."""
+        """Yields all messages from a position on, for ever; ends where the log is terminated."""
         while True:
             messages, following = await self.read(start, bytes_max=bytes_max, wait_ms=_STEP_MS)
             for message in messages:
@@ -263,7 +263,7 @@ class LogReader:
         return position >= (meta.ledgers[-1].end if meta.ledgers else meta.first)
 
     async def find_time(self, time_ms: int) -> Position:
-        """The first message that was appended at a time or later; else the end as it is now."""
+        """The first message appended at or after a time; else the present end."""
         known = await self._metas.read(self.name)
         meta = known.meta
         for info in meta.ledgers:
@@ -278,7 +278,7 @@ class LogReader:
         return max(meta.first, meta.ledgers[-1].end if meta.ledgers else meta.first)
 
     async def _first_at(self, reader: LedgerReader, time_ms: int) -> int:
-        """By halving: times never go back in a log."""
+        """Finds the entry by bisection: times never go back in a log."""
         low, high = 0, reader.last_confirmed + 1
         while low < high:
             middle = (low + high) // 2
@@ -291,7 +291,7 @@ class LogReader:
         return low
 
     async def end(self) -> Position:
-        """Behind the last confirmed entry, as it is now."""
+        """The present end, behind the last confirmed entry."""
         known = await self._metas.read(self.name)
         if not known.meta.ledgers:
             return known.meta.first
@@ -303,12 +303,12 @@ class LogReader:
         return max(known.meta.first, position_of_entry(ledger=info.ledger, entry=last + 1))
 
     async def appended_bytes(self) -> int:
-        """Of all messages that were ever appended, as the last confirmed entry says."""
+        """The sizes of all messages ever appended, from the last confirmed entry."""
         known = await self._metas.read(self.name)
         for info in reversed(known.meta.ledgers):
             reader = await self._open(known, info)
             if not reader.is_closed:
-                # Says so where its bookies are away: an older number would be taken for this one.
+                # Raises if the bookies are away: an older figure must not pass for the current one.
                 await reader.wait(after=reader.last_confirmed, timeout_ms=0)
             if reader.last_confirmed >= 0:
                 return (await read_head(reader, reader.last_confirmed)).appended_bytes

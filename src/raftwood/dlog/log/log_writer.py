@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 
 class LogWriter:
-    """Made by `Dlogs.open_writer`; close it when done."""
+    """The writer of a log. Made by `Dlogs.open_writer`; close it when done."""
 
     def __init__(self, name: str, around: LogContext) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class LogWriter:
         self._bytes = 0
         self._ledger: WrittenLedger | None = None
         self._next: LedgerWriter | None = None
-        """The ledger to go on in, once all that went to the one before is acked."""
+        """The next ledger, used once all entries of the one before are acked."""
         self._is_flushing = False
         self._age_timer: asyncio.TimerHandle | None = None
         self._validity_timer: asyncio.TimerHandle | None = None
@@ -81,8 +81,8 @@ class LogWriter:
         """The ledger before the one that is written, until it is closed.
 
         Readers do not look behind an open ledger, for there may be more in it. An ack of the next
-        ledger that comes before the close is an ack of a message that nobody can read; DLOG's text
-        promises that what was written is readable
+        ledger that comes before the close is an ack of a message that no reader can see; DLOG's
+        text promises that what was written is readable
         (`test_what_is_acked_behind_a_rotation_is_read_though_closing_the_ledger_takes_long`)."""
         self._rotated: list[asyncio.Future[None]] = []
         self._last_ms = 0
@@ -137,13 +137,13 @@ class LogWriter:
 
     @property
     def next_position(self) -> Position:
-        """Behind all that was acked here, and below all that is to come."""
+        """The position behind all messages acked here, and below all later ones."""
         if self._acked_end is not None:
             return self._acked_end
         return self.meta.ledgers[-1].end if self.meta.ledgers else self.meta.first
 
     async def rotate(self) -> None:
-        """Go on in a new ledger; returns once the meta has it."""
+        """Goes on in a new ledger; returns once the record names it."""
         self._check_open()
         if len(self.meta.ledgers) >= LEDGERS_MAX:
             raise TooLarge(f"log {self.name!r} has {LEDGERS_MAX} ledgers: shrink it first")
@@ -160,7 +160,7 @@ class LogWriter:
             ) from None
 
     async def terminate(self) -> Position:
-        """End the log for ever, behind all that was appended; where it ends."""
+        """Ends the log for ever, behind all that was appended; returns its end."""
         if not self.is_terminated:
             try:
                 async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
@@ -174,9 +174,9 @@ class LogWriter:
         return self.next_position
 
     async def close(self) -> None:
-        """Wait for what is under way and close the ledger; the log can be opened again.
+        """Waits for what is under way and closes the ledger; the log can be opened again.
 
-        Where bookies do not answer in time, the next writer's take-over settles it.
+        If bookies do not answer in time, the next writer's take-over recovers the ledger.
         """
         try:
             async with asyncio.timeout(self._settings.open_timeout_ms / 1000):
@@ -208,7 +208,7 @@ class LogWriter:
         return next((group[-1] for group in reversed(groups) if group), None)
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: what is under way fails, and may be stored or not."""
+        """Stops at once, like a crash: appends under way fail, and may or may not be stored."""
         self._fail(ShuttingDown(f"the writer of log {self.name!r} was closed"))
         await self._driver.close()
 
@@ -217,18 +217,19 @@ class LogWriter:
     async def append(
         self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> Position:
-        """Durable when it returns; the same (producer, sequence) again answers the first position.
+        """Appends a batch durably; repeating the same (producer, sequence) returns the first
+        position.
 
-        `Fenced`, `LogSealed`, `SequenceForgotten`; `Overloaded` where too much is under way.
-        Without a producer, an append is not known again. It waits for as long as too few bookies
-        answer: bound it.
+        Raises `Fenced`, `LogSealed`, `SequenceForgotten`; `Overloaded` if too much is under way. An
+        append without a producer is not deduplicated. It waits while too few bookies answer: set a
+        deadline.
         """
         return await self.submit(batch, producer=producer, sequence=sequence)
 
     async def append_all(
         self, batches: Sequence[Buffer | DlogMessage], *, producer: str = "", sequence: int = 0
     ) -> list[Position]:
-        """Several at once, with consecutive sequences from the one given."""
+        """Appends several batches, with consecutive sequences from the given one."""
         futures = [
             self.submit(batch, producer=producer, sequence=sequence + number)
             for number, batch in enumerate(batches)
@@ -238,14 +239,14 @@ class LogWriter:
     def submit(
         self, batch: Buffer | DlogMessage, *, producer: str = "", sequence: int = 0
     ) -> "asyncio.Future[Position]":
-        """As `append`, for whoever has many under way; what is wrong now is raised here."""
+        """Like `append`, but returns a future; raises at once what is wrong now."""
         parts = message_parts(batch) if isinstance(batch, DlogMessage) else payload_parts((batch,))
         return self.submit_parts(parts, producer=producer.encode(), sequence=sequence)
 
     def submit_parts(
         self, parts: list[Buffer], *, producer: bytes, sequence: int
     ) -> "asyncio.Future[Position]":
-        """As `submit`, of a message's bytes in parts, which must not change any more."""
+        """Like `submit`, for a message's bytes in parts, which must not change any more."""
         if producer:
             known = self._known(producer, sequence)
             if known is not None:
@@ -369,7 +370,7 @@ class LogWriter:
             self._say_acked(ledger, entry, group)
 
     def _release(self) -> None:
-        """Acks what was held, unless it still has to be held."""
+        """Acks the held entries, unless they still must be held."""
         if self._closing is not None:
             return
         if not self._is_valid():
@@ -453,7 +454,7 @@ class LogWriter:
             self._driver.tell(on.LedgerFenced(ledger) if is_fenced else on.LedgerFailed(ledger))
 
     def settled(self, info: LedgerInfo) -> None:
-        """Takes over what a failed ledger holds: what is stored is acked, the rest goes on.
+        """Takes over a failed ledger's content: acks stored messages, sends the others again.
 
         The recovery's end decides, not the answers of bookies: an append that failed may be stored
         all the same, and would be in the log twice if it were sent to the next ledger

@@ -1,7 +1,6 @@
 """The meta record of a log: one value in a metastore, changed by compare-and-set alone.
 
-`MetaCache` has the records of a reader's process; they may be older than the metastore's by a
-bound.
+`MetaCache` keeps the records that a process reads; they may lag behind the metastore by a bound.
 """
 
 import asyncio
@@ -27,38 +26,37 @@ from raftwood.dlog.ledgers.metadata import LedgerConfig
 FORMAT: Final = 1
 _HEAD: Final = b"DLOG" + bytes([FORMAT])
 LEDGERS_MAX: Final = 6_000
-"""So many fit into what a metastore takes as one value (512 KiB) with properties at their largest
-and everything about a ledger at its largest; beyond it the last ledger goes on until some are
-shrunk."""
+"""As many as fit into a metastore's largest value (512 KiB), with properties and ledger records at
+their largest; beyond it the last ledger goes on until some are shrunk."""
 PROPERTIES_BYTES_MAX: Final = 64 << 10
 KEYS: Final = "dlog/logs/"
 _NAME: Final = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
 class DlogState(StrEnum):
-    """Whether more can come."""
+    """Whether the log takes appends."""
 
     OPEN = "open"
     TERMINATED = "terminated"
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is chosen when a log is made."""
+    """The choices made when a log is created."""
 
     ledger: LedgerConfig = LedgerConfig()
     entries_max: int = 1_000_000
-    """A ledger of so many entries has a successor, and likewise below."""
+    """A ledger with this many entries gets a successor; the limits below work alike."""
     bytes_max: int = 1 << 30
     age_max_ms: int = 24 * 3600 * 1000
     grace_ms: int = 600_000
-    """A ledger whose writer was fenced is not deleted earlier: with it goes the fence, and the
-    writer may be asleep. A writer that has not looked for half as long whether it is still the one
-    acks nothing before it has."""
+    """A fenced ledger is not deleted earlier: the fence goes with it, and the writer may be asleep.
+    A writer that has not checked for half as long whether it is still the writer checks before it
+    acks again."""
     compression: Codec = Codec.NONE
     retention_ms: int = 0
-    """Ledgers whose last message is older may go; 0: none for its age."""
+    """Ledgers whose last message is older may be deleted; 0: age does not count."""
     retention_bytes: int = 0
-    """The oldest ledgers may go while the log has more; 0: none for its size."""
+    """The oldest ledgers may be deleted while the log has more; 0: size does not count."""
 
     def __post_init__(self) -> None:
         if min(self.entries_max, self.bytes_max, self.age_max_ms, self.grace_ms) < 1:
@@ -68,7 +66,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A ledger of the list; the figures are exact once it is closed."""
+    """A ledger of the list; its figures are exact once it is closed."""
 
     ledger: int
     created_ms: int
@@ -77,37 +75,37 @@ class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
     bytes: int = 0
     first_ms: int = 0
     last_ms: int = 0
-    """Of its last entry that has messages; 0 where it has none."""
+    """The time of its last entry with messages; 0 if it has none."""
     is_offloaded: bool = False
     fenced_ms: int = 0
-    """When somebody else closed it; 0: its own writer did."""
+    """When a take-over closed it; 0: its own writer did."""
 
     def may_go(self, *, now_ms: int, grace_ms: int) -> bool:
-        """Whether nobody can believe any more to be its writer."""
+        """Whether the ledger may be deleted: it was not fenced, or its grace time is over."""
         return self.is_closed and (not self.fenced_ms or now_ms - self.fenced_ms >= grace_ms)
 
     @property
     def end(self) -> Position:
-        """Behind all that it holds."""
+        """The position behind its last entry."""
         return position_of_entry(ledger=self.ledger, entry=self.last_entry + 1)
 
 
 class LogMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a log apart from its ledgers' contents."""
+    """The record of a log: its list of ledgers, its state and its configuration."""
 
     token: bytes
-    """Of the log; another log that later has the same name has another one."""
+    """The log's identity; a later log with the same name has another one."""
     config: LogConfig = LogConfig()
     state: DlogState = DlogState.OPEN
     writer: bytes = b""
-    """A token of whoever writes; empty: nobody has yet."""
+    """The writer's token; empty before the first writer."""
     takeovers: int = 0
     first: Position = Position(0)
-    """Nothing below can be read."""
+    """The first readable position."""
     ledgers: tuple[LedgerInfo, ...] = ()
     """In order of their ids."""
     shrunk_bytes: int = 0
-    """Of ledgers that are gone."""
+    """The size of deleted ledgers."""
     properties: dict[str, str] = {}
 
     @property
@@ -119,12 +117,12 @@ class LogMeta(msgspec.Struct, frozen=True, kw_only=True):
         return self.ledgers[-1].ledger if self.ledgers else -1
 
     def place_of(self, ledger: int) -> int | None:
-        """Where in the list a ledger stands."""
+        """The index of a ledger in the list."""
         return next((at for at, each in enumerate(self.ledgers) if each.ledger == ledger), None)
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """128 bits are more than a number of msgpack has."""
+    """Positions in parts: 128 bits do not fit a number of msgpack."""
 
     meta: LogMeta
     first: bytes
@@ -140,7 +138,7 @@ def encode_meta(meta: LogMeta) -> bytes:
 
 
 def decode_meta(data: bytes, *, name: str) -> LogMeta:
-    """`UnsupportedVersion` for what a newer program wrote, `StoreDamaged` for anything else."""
+    """Decodes a record; `UnsupportedVersion` if a newer program wrote it, else `StoreDamaged`."""
     if data[:4] != _HEAD[:4] or len(data) < 5:
         raise StoreDamaged(f"log {name!r}: its meta record is none: {bytes(data[:8])!r}")
     if data[4] != FORMAT:
@@ -159,7 +157,7 @@ def decode_meta(data: bytes, *, name: str) -> LogMeta:
 
 
 def checked_log_name(name: str) -> str:
-    """Parts as of any other name, with slashes between them."""
+    """Checks a log's name: parts like any other name, with slashes between them."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"log name {name[:270]!r} is not allowed: use 1 to 255 letters, digits, '.', '_', '-' "
@@ -183,12 +181,12 @@ def checked_properties(properties: dict[str, str]) -> dict[str, str]:
 
 
 AGE_MAX_S: Final = 1.0
-"""What another process shrinks is no longer served after so long."""
+"""How long what another process has shrunk may still be served."""
 RECORDS_MAX: Final = 10_000
 
 
 class KnownMeta(msgspec.Struct, frozen=True):
-    """A record, and when it was read."""
+    """A record, its version, and when it was read."""
 
     meta: LogMeta
     version: int
@@ -196,21 +194,21 @@ class KnownMeta(msgspec.Struct, frozen=True):
 
 
 class MetaCache:
-    """Of all logs that one process reads."""
+    """The records of all logs that one process reads."""
 
     def __init__(self, metastore: MetaStore) -> None:
         self._metastore = metastore
         self._known: LruCache[str, KnownMeta] = LruCache(RECORDS_MAX)
 
     async def get(self, name: str) -> KnownMeta:
-        """Not older than the bound; `NotFound` where there is no such log."""
+        """Returns a record not older than the bound; `NotFound` if there is no such log."""
         known = self._known.get(name)
         if known is not None and asyncio.get_running_loop().time() - known.read_s <= AGE_MAX_S:
             return known
         return await self.read(name)
 
     async def read(self, name: str) -> KnownMeta:
-        """As it is now."""
+        """Reads the current record."""
         now_s = asyncio.get_running_loop().time()
         found = await self._metastore.get(meta_key(name))
         if found is None:
@@ -221,7 +219,7 @@ class MetaCache:
         )
 
     def note(self, name: str, meta: LogMeta, version: int) -> None:
-        """It was changed here."""
+        """Takes a record that this process has changed."""
         self._keep(name, KnownMeta(meta, version, asyncio.get_running_loop().time()))
 
     def forget(self, name: str) -> None:
@@ -235,11 +233,11 @@ class MetaCache:
         return known
 
     async def wait_changed(self, name: str, *, version: int, timeout_s: float) -> None:
-        """Until the record has another version, or the time is over."""
+        """Waits until the record has another version, or the time is over."""
         key = meta_key(name)
         try:
             async with asyncio.timeout(timeout_s):
-                # The record may be older than what a watch can tell of: the store's version is not.
+                # The record may be older than a watch can reach back; the store's version is not.
                 page = await self._metastore.range(prefix=key, limit=1)
                 if not page.entries or (page.entries[0].key, page.entries[0].version) != (
                     key,

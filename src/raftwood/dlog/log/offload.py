@@ -42,7 +42,7 @@ FOOT_BYTES: Final = _FOOT.size + _SEAL.size
 
 
 class OffloadIndex(msgspec.Struct, frozen=True):
-    """Where the entries of an object stand."""
+    """The places of the entries in an object."""
 
     offsets: tuple[int, ...]
     end: int
@@ -54,13 +54,13 @@ class OffloadIndex(msgspec.Struct, frozen=True):
         return len(self.offsets) - 1
 
     def range_of(self, *, first: int, last: int) -> tuple[int, int]:
-        """(offset, length) of some entries."""
+        """Returns (offset, length) of a range of entries."""
         end = self.offsets[last + 1] if last + 1 < len(self.offsets) else self.end
         return self.offsets[first], end - self.offsets[first]
 
 
 class OffloadEncoder:
-    """Makes an object, a part at a time."""
+    """Encodes an object, a part at a time."""
 
     def __init__(self, ledger: int) -> None:
         self._ledger = ledger
@@ -72,7 +72,7 @@ class OffloadEncoder:
         return _HEAD.pack(MAGIC, VERSION, self._ledger)
 
     def entries(self, entries: Sequence[Buffer]) -> bytes:
-        """The next ones, in order."""
+        """Encodes the next entries, in order."""
         parts: list[Buffer] = []
         for data in entries:
             parts += (_ENTRY.pack(len(data), xxh3_64_intdigest(data)), data)
@@ -88,7 +88,7 @@ class OffloadEncoder:
 
 
 def check_head(data: Buffer, *, ledger: int) -> None:
-    """Whether an object is the one of a ledger."""
+    """Checks that an object is that of a ledger."""
     if len(data) < HEAD_BYTES or bytes(data[:4]) != MAGIC:
         raise StoreDamaged(f"ledger {ledger}: what was offloaded is no ledger")
     _, version, found = _HEAD.unpack_from(data)
@@ -103,7 +103,7 @@ def _check_version(version: int, ledger: int) -> None:
 
 
 def foot_of(data: Buffer, *, ledger: int, size: int) -> tuple[int, int]:
-    """(offset, length) of the index and the foot, from an object's last bytes and its size."""
+    """Returns (offset, length) of the index and the foot, from an object's last bytes and size."""
     if len(data) < FOOT_BYTES or bytes(data[-5:-1]) != MAGIC:
         raise StoreDamaged(f"ledger {ledger}: what was offloaded is cut off")
     _check_version(data[-1], ledger)
@@ -114,7 +114,7 @@ def foot_of(data: Buffer, *, ledger: int, size: int) -> tuple[int, int]:
 
 
 def decode_index(data: Buffer, *, ledger: int) -> OffloadIndex:
-    """From the index and the foot."""
+    """Decodes the index, from the bytes of index and foot."""
     checked = data[: len(data) - _SEAL.size]
     if xxh3_64_intdigest(checked) != _SEAL.unpack_from(data, len(checked))[0]:
         raise StoreDamaged(f"ledger {ledger}: the index of what was offloaded is damaged")
@@ -123,7 +123,7 @@ def decode_index(data: Buffer, *, ledger: int) -> OffloadIndex:
 
 
 def decode_entries(data: Buffer, *, ledger: int) -> Iterator[memoryview]:
-    """Each checked, from bytes that begin and end with an entry."""
+    """Yields checked entries, from bytes that begin and end with an entry."""
     view, offset = memoryview(data), 0
     while offset < len(view):
         if offset + _ENTRY.size > len(view):
@@ -152,13 +152,13 @@ class OffloadStore(Protocol):
         ...
 
     async def size(self, name: str) -> int:
-        """In bytes; `NotFound` where there is none."""
+        """Returns an object's size; `NotFound` if there is none."""
         ...
 
     async def read(self, name: str, *, offset: int, length: int) -> bytes: ...
 
     async def delete(self, name: str) -> None:
-        """Nothing where it is gone already."""
+        """Deletes an object; does nothing if it is gone."""
         ...
 
 
@@ -219,7 +219,7 @@ class ArrowOffloadStore:
 
 
 async def _blocking(call: Any, *arguments: Any) -> Any:
-    """In a thread: the library waits for disks and networks."""
+    """Runs a call in a thread: the library waits for disks and networks."""
     try:
         return await asyncio.to_thread(call, *arguments)
     except FileNotFoundError as error:
@@ -228,13 +228,13 @@ async def _blocking(call: Any, *arguments: Any) -> Any:
         raise Unavailable(f"the store of offloaded ledgers failed: {error}") from error
 
 
-# Closed ledgers are copied to cheap storage, verified, and deleted; readers notice nothing.
+# Closed ledgers are copied to cheap storage, verified, and deleted; readers do not notice.
 #
 # The copy is read back and compared before the record says that the ledger is offloaded: a store
 # that acks a write and keeps something else would otherwise have the only copy
 # (`test_a_copy_that_is_not_the_same_leaves_the_ledger_where_it_is`). The ledger is deleted after
-# the record names the copy: a crash in between leaves a copy that nobody asks for, or a ledger that
-# is found as an orphan, and never a record that names what is gone.
+# the record names the copy: a crash in between leaves a copy that no record names, or a ledger that
+# is found as an orphan, and never a record that names a deleted ledger.
 
 PART_BYTES = 4 << 20
 
@@ -244,7 +244,7 @@ def object_name(meta: LogMeta, ledger: int) -> str:
 
 
 class OffloadedReader:
-    """A `LedgerReader` of an object."""
+    """A `LedgerReader` of an offloaded ledger's object."""
 
     def __init__(self, store: OffloadStore, name: str, ledger: int, index: OffloadIndex) -> None:
         self._store = store
@@ -297,14 +297,14 @@ class OffloadedReader:
         return self.last_confirmed, True
 
     def confirm(self, last_confirmed: int) -> None:
-        """It is closed: all is known."""
+        """Does nothing: the ledger is closed, and its end known."""
 
     async def close(self) -> None:
         pass
 
 
 class OffloadedLedgers:
-    """A `LedgerSource`: offloaded ledgers from their copies, others from where they are."""
+    """A `LedgerSource`: opens offloaded ledgers from their copies, others from the ledger store."""
 
     def __init__(self, inner: LedgerSource, store: OffloadStore) -> None:
         self._inner = inner
@@ -327,7 +327,7 @@ def _no_such_copy(ledger: int) -> NoSuchLedger:
 async def copy_ledger(
     reader: LedgerReader, store: OffloadStore, name: str, *, attempt: str
 ) -> None:
-    """Copy a closed ledger, read the copy back to compare it, and give it its name.
+    """Copies a closed ledger, compares the copy with it, and gives the copy its name.
 
     Two processes may offload one ledger at once. Each writes under a name of its own attempt first:
     if both wrote to the final name, one would read a half-written object as its copy, or put a
@@ -368,6 +368,6 @@ async def _object_of(reader: LedgerReader) -> AsyncIterator[bytes]:
 
 
 def _step(reader: LedgerReader) -> int:
-    """How many entries are about a part."""
+    """How many entries make about one part."""
     average = max(1, reader.length_bytes // max(1, reader.last_confirmed + 1))
     return max(1, min(PART_BYTES // average, 10_000))

@@ -1,7 +1,7 @@
-"""Who has written what: where each producer's last sequences stand, so that none is stored twice.
+"""`DlogProducers`: where each producer's last sequences are, so that none is stored twice.
 
-Of its last `WINDOW` sequences it is known where each stands; they may come in any order. One
-further behind is refused. The table is in the log itself: see `entries`.
+For its last `WINDOW` sequences, which may come in any order, the table has the position of each; an
+older one is refused. The table is in the log itself: see `entries`.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ WINDOW: Final = 1024
 """How many messages a producer may have under way."""
 PRODUCERS_MAX: Final = 16_384
 RUNS_MAX: Final = 1 << 16
-"""Of all producers; the one unused for longest is forgotten where there are more."""
+"""The limit over all producers; beyond it, the one unused for longest is forgotten."""
 NEXT_BATCH: Final = 1
 NEXT_ENTRY: Final = 1 << 16
 _LOW: Final = (1 << 64) - 1
@@ -30,7 +30,7 @@ class SequenceRun(msgspec.Struct, array_like=True, gc=False):
     last: int
     ledger: int
     low: int
-    """The lower 64 bits of the first one's position."""
+    """The lower 64 bits of the first sequence's position."""
     step: int = 0
 
     def position(self, sequence: int) -> Position:
@@ -62,7 +62,7 @@ class DlogProducers:
         return len(self._known)
 
     def find(self, name: bytes, sequence: int) -> Position | None:
-        """Where it stands; None where it has not come yet, `SequenceForgotten` if it is too old."""
+        """Its position; None if it has not come yet, `SequenceForgotten` if it is too old."""
         producer = self._known.get(name)
         if producer is None:
             return None
@@ -97,13 +97,13 @@ class DlogProducers:
                 self._forget_old(producer)
         while self._runs > RUNS_MAX or len(self._known) > PRODUCERS_MAX:
             if len(self._known) == 1:
-                return  # One producer alone has a window's worth of runs at the most.
+                return  # A single producer has at most a window's worth of runs.
             oldest = self._known.pop(next(iter(self._known)))
             self._runs -= len(oldest.runs)
 
     def remove(self, name: bytes, sequence: int) -> None:
-        """It was not stored after all. The highest sequence stays what it is: what lies too far
-        behind it was forgotten, and must not pass for new.
+        """Removes a sequence that was not stored after all. The highest sequence stays: what is too
+        far below it was forgotten, and must not pass for new.
         """
         producer = self._known.get(name)
         if producer is None:
@@ -126,7 +126,7 @@ class DlogProducers:
         self._runs -= dropped
 
     def pieces(self, bytes_max: int) -> Iterator[bytes]:
-        """The table as bytes, in pieces that are not much larger than asked; one at least."""
+        """Yields the table as bytes, in pieces not much larger than `bytes_max`; at least one."""
         group: list[_Producer] = []
         size = 0
         for producer in self._known.values():
@@ -139,7 +139,7 @@ class DlogProducers:
             yield _ENCODER.encode(group)
 
     def load(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Become what a snapshot says, whatever was known before."""
+        """Replaces the table by that of a snapshot."""
         self._known.clear()
         for piece in pieces:
             for producer in decode_piece(piece):
@@ -165,7 +165,7 @@ def _part(run: SequenceRun, first: int, last: int) -> SequenceRun:
 
 
 def _extend(run: SequenceRun, sequence: int, position: Position) -> bool:
-    """Whether the sequence goes on where the run ends, and at the same step."""
+    """Extends a run if the sequence and its position continue it; returns whether they do."""
     if sequence != run.last + 1 or position >> 64 != run.ledger:
         return False
     step = (position & _LOW) - (run.low + (run.last - run.first) * run.step)

@@ -21,7 +21,7 @@ SPARED: Final = 2
 def shrunk(
     meta: LogMeta, before: Position, *, now_ms: int
 ) -> tuple[LogMeta, tuple[LedgerInfo, ...]]:
-    """The record without what is below a position, and the ledgers that go.
+    """Returns the record without what is below a position, and the ledgers to delete.
 
     What is below can't be read any more from then on, though its ledger may stay. Ledgers that a
     take-over has just fenced stay for a while, since their fences go with them
@@ -55,7 +55,7 @@ def shrunk(
 
 
 def retained_from(meta: LogMeta, *, now_ms: int, needed: Iterable[Position] = ()) -> Position:
-    """Where a log begins by its retention.
+    """Returns where a log begins by its retention.
 
     Whole ledgers that are too old or too much go, up to the first that a durable cursor still needs
     (`test_retention_goes_by_age_and_by_bytes_and_heeds_cursors`). A ledger goes by the time of its

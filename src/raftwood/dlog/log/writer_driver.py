@@ -1,4 +1,4 @@
-"""Carries out what a writer's rules say, with the metastore and the store of ledgers."""
+"""Carries out the actions of a writer's rules, on the metastore and the store of ledgers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -27,13 +27,13 @@ from raftwood.dlog.log.writer_rules import Action, Event, WriterPhase, WriterRul
 from raftwood.dlog.settings import DlogSettings
 
 LOG_PROPERTY = "raftwood-dlog"
-"""Of a ledger: the token of the log that it was made for."""
+"""A ledger's property: the token of the log for which it was made."""
 _CONTENDED_PAUSES = 4
 _log = get_logger(__name__)
 
 
 class LogContext(msgspec.Struct, frozen=True):
-    """What a log is made with."""
+    """The stores and settings of a log's writer."""
 
     environment: Environment
     metastore: MetaStore
@@ -46,26 +46,26 @@ class LogContext(msgspec.Struct, frozen=True):
 
 
 class WriterHost(Protocol):
-    """Who has the appends."""
+    """The writer that owns the appends, as the driver calls it."""
 
     def write_to(self, ledger: LedgerWriter) -> None:
-        """From here on, once all before is acked."""
+        """Writes to this ledger, once all earlier entries are acked."""
         ...
 
     def known_is(self, producers: DlogProducers, *, last_ms: int, appended_bytes: int) -> None:
-        """What stands in the log that was taken over."""
+        """Takes the producers and figures of the log that was taken over."""
         ...
 
     def settled(self, info: LedgerInfo) -> None:
-        """Of a ledger that failed, this much is stored, and no more will be."""
+        """Takes what a failed ledger holds; it will hold no more."""
         ...
 
     def closed(self, ledger: int) -> tuple[int, int]:
-        """Readers go on behind a ledger; when its first and its last entry were appended."""
+        """Readers go on behind a ledger now; returns the times of its first and last entry."""
         ...
 
     def verified(self) -> None:
-        """The record has this writer in it."""
+        """Notes that the record names this writer."""
         ...
 
     def gave_up(self, error: RaftwoodError) -> None: ...
@@ -73,7 +73,7 @@ class WriterHost(Protocol):
 
 
 class TakeOverTimes(msgspec.Struct, frozen=True):
-    """How long each phase of a take-over took; `interruption_ms` is how long nobody could write."""
+    """How long each phase of a take-over took; appends stand still for `interruption_ms`."""
 
     read_ms: float
     fence_ms: float
@@ -87,7 +87,7 @@ class TakeOverTimes(msgspec.Struct, frozen=True):
 
 
 class _Troubles:
-    """What is tried again: the first failure of a series is logged, then the sum of all."""
+    """Logs the first failure in a series of retries, and the sum at its end."""
 
     def __init__(self, log: str) -> None:
         self._log = log
@@ -116,7 +116,7 @@ class _Troubles:
 
 
 class WriterDriver:
-    """One for each writer; its answers come to the host."""
+    """Drives one writer's rules; reports results to the host."""
 
     def __init__(self, name: str, around: LogContext, host: WriterHost) -> None:
         self.name = name
@@ -128,14 +128,14 @@ class WriterDriver:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._untidy: set[asyncio.Task[None]] = set()
-        """Those that make a ledger, which may come too late to be used, or delete one."""
+        """Tasks that create a ledger, which may come too late to be used, or delete one."""
         self._writers: dict[int, LedgerWriter] = {}
         self._pauses = 0
         self._troubles = _Troubles(name)
         self._phase_ms: dict[WriterPhase, float] = {}
         self._phase_since = asyncio.get_running_loop().time()
         self.verified_ns = 0
-        """When the record was asked that had this writer in it."""
+        """When the last read of the record was sent that found this writer in it."""
 
     @property
     def take_over(self) -> TakeOverTimes:
@@ -149,7 +149,7 @@ class WriterDriver:
         )
 
     def tell(self, event: Event) -> None:
-        """Something happened: do what follows from it."""
+        """Passes an event to the rules and carries out the actions."""
         phase, now = self.rules.phase, asyncio.get_running_loop().time()
         spent_ms = (now - self._phase_since) * 1000
         self._phase_ms[phase] = self._phase_ms.get(phase, 0.0) + spent_ms
@@ -190,7 +190,7 @@ class WriterDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._untidy.discard)
-        # A task that ends before it began has not touched its work, which complains otherwise.
+        # A task cancelled before it began never ran its coroutine, which would complain.
         task.add_done_callback(lambda _: work.close())
         return task
 
@@ -288,7 +288,7 @@ class WriterDriver:
             return on.CreationFailed()
         self._writers[writer.ledger] = writer
         if self.rules.phase is WriterPhase.WRITING:
-            self._troubles.end()  # It was made ahead of need: no `WriteToLedger` follows soon.
+            self._troubles.end()  # It was created ahead of need: no `WriteToLedger` follows soon.
         return on.LedgerCreated(writer.ledger, self._around.now_ms())
 
     async def _close(self, ledger: int) -> Event:
@@ -327,7 +327,7 @@ class WriterDriver:
 
     async def _pause(self, action: on.PauseWriter) -> Event:
         if action.is_contended:
-            # Whoever has lost most waits least: with pauses that grow, newcomers win for ever.
+            # The writer that lost most often waits least: growing pauses favour newcomers.
             longest_ms = _CONTENDED_PAUSES * self._around.settings.pause_ms / self.rules.attempts
             await asyncio.sleep(self._around.environment.random.random() * longest_ms / 1000)
         else:
@@ -349,14 +349,14 @@ class WriterDriver:
         return self.rules.meta
 
     async def cleaned_up(self) -> None:
-        """Until ledgers that nobody needs are deleted, one that is being made as well; each call of
-        the store has its own end.
+        """Waits until unneeded ledgers are deleted, also one being created; each call of the store
+        is bounded.
         """
         while self._untidy:
             await asyncio.wait(self._untidy)
 
     async def close(self) -> None:
-        """Stop at once, as a crash would."""
+        """Stops at once, as a crash would."""
         self._troubles.end()
         tasks = list(self._tasks)
         for task in tasks:

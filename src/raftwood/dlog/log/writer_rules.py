@@ -21,7 +21,7 @@ class WriterStarted(msgspec.Struct, frozen=True):
 
 
 class MetaRead(msgspec.Struct, frozen=True):
-    """The meta record as it is; None where there is no such log."""
+    """The meta record was read; None if there is no such log."""
 
     meta: LogMeta | None
     version: int
@@ -34,7 +34,7 @@ class MetaSet(msgspec.Struct, frozen=True):
 
 
 class MetaNotSet(msgspec.Struct, frozen=True):
-    """The compare-and-set was refused, or its answer was lost: the record has to be read."""
+    """The compare-and-set was refused, or its answer was lost: the record must be read."""
 
 
 class LedgerRecovered(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class LedgerEnded(msgspec.Struct, frozen=True):
 
 
 class LedgerFailed(msgspec.Struct, frozen=True):
-    """The ledger takes nothing more, and it is not known how much of it is stored."""
+    """The ledger takes nothing more, and how much of it is stored is unknown."""
 
     ledger: int
 
@@ -93,7 +93,7 @@ class PauseEnded(msgspec.Struct, frozen=True):
 
 
 class ValidityEnded(msgspec.Struct, frozen=True):
-    """The record was last seen with this writer in it too long ago: it has to be read again."""
+    """The last look at the record is too long ago: it must be read again."""
 
 
 class EndAsked(msgspec.Struct, frozen=True):
@@ -123,11 +123,11 @@ Event = (
 
 
 class ReadMeta(msgspec.Struct, frozen=True):
-    """Answered by `MetaRead`."""
+    """Read the meta record; answered by `MetaRead`."""
 
 
 class SetMeta(msgspec.Struct, frozen=True):
-    """Answered by `MetaSet` or `MetaNotSet`."""
+    """Change the meta record; answered by `MetaSet` or `MetaNotSet`."""
 
     meta: LogMeta
     version: int
@@ -151,11 +151,11 @@ class RebuildProducers(msgspec.Struct, frozen=True):
 
 
 class CreateLedger(msgspec.Struct, frozen=True):
-    """Answered by `LedgerCreated` or `CreationFailed`."""
+    """Create a ledger; answered by `LedgerCreated` or `CreationFailed`."""
 
 
 class CloseLedger(msgspec.Struct, frozen=True):
-    """Once its appends are acked; answered by `LedgerClosed`, `LedgerFailed` or `LedgerFenced`."""
+    """Close a ledger once its appends are acked; answered by `LedgerClosed` and the like."""
 
     ledger: int
 
@@ -179,7 +179,7 @@ class WriteToLedger(msgspec.Struct, frozen=True):
 
 
 class PauseWriter(msgspec.Struct, frozen=True):
-    """Answered by `PauseEnded` after a while."""
+    """Wait for a while; answered by `PauseEnded`."""
 
     is_contended: bool = False
     """Another writer was faster, and nothing failed. The pause stays short: one that grew with each
@@ -192,7 +192,7 @@ class GiveUp(msgspec.Struct, frozen=True):
 
     reason: str
     is_missing: bool = False
-    """There is no such log any more."""
+    """The log no longer exists."""
 
 
 class EndWriter(msgspec.Struct, frozen=True):
@@ -226,8 +226,9 @@ Action = (
 #   last one (the text's first case). If only the last were fenced, it would go on there, and be
 #   acked for messages in front of the new writer's (planted bug "fences one ledger in place of
 #   two").
-# - Set the meta before the first append. A ledger that is in no list is read by nobody, and deleted
-#   as an orphan, with all that was acked in it (planted bug "writes before it is in the record").
+# - Set the meta before the first append. No reader reads a ledger that is in no list, and it is
+# deleted as an orphan, with all that was acked in it (planted bug "writes before it is in the
+# record").
 #
 # **Rotation**: create the next ledger, set the meta, write to it once all that went to the old one
 # is acked. The old one is written until then, so that a rotation does not stop appends. So the
@@ -237,10 +238,10 @@ Action = (
 # "opens a third ledger").
 #
 # **Giving up** is for ever: upon a fenced ledger, or a meta record with another writer in it. A
-# writer that came back by itself would fence its successor, that one would fence it again, and the
-# log would be written by nobody for long (planted bug "goes on after another writer"). Shrinking
-# and the like change the record too, and leave the writer in it: such a change is taken over and
-# the compare-and-set repeated.
+# writer that came back by itself would fence its successor, which would fence it again, and for
+# long no writer would append (planted bug "goes on after another writer"). Shrinking and the like
+# change the record too, and leave the writer in it: the writer adopts such a change and repeats the
+# compare-and-set.
 #
 # Whether a compare-and-set was carried out is always read from the record itself, since an answer
 # may be lost. Until it is known to have failed, the ledger that it names is not deleted: the record
@@ -340,7 +341,7 @@ class WriterRules:
                 self._is_pausing = False
                 return self._try_again()
             case ProducersRebuilt():
-                # An earlier attempt's answer tells of a log that others have written since. A
+                # An earlier attempt's answer shows a log that others have written since. A
                 # writer that believes it does not know the newest sequences, and stores a repeated
                 # append twice (planted bug "takes any rebuild").
                 self._is_rebuilt = self._is_rebuilt or event.attempt == self.attempts

@@ -1,14 +1,15 @@
 """Appends under way: in order under a producer of the client's own, or one by one under names.
 
-`AppendPipeline`: many at once, each written exactly once, in the order of the calls. Every record
-has the next sequence of this client's producer, and the shard takes sequences in order only. So
-after a failure all that was not answered is sent again, in order: what was written is answered
-with its LSN, and nothing comes twice or out of order. Where a record's time is over, its fate is
-unknown, and the fate of all behind it with it: they all end so, and the client goes on as another
-producer.
+`AppendPipeline` sends many records at once and writes each exactly once, in the order of the calls.
+Every record has the next sequence of this client's producer, and the shard takes sequences in order
+only. After a failure the client sends all unanswered records again, in order: the shard answers a
+record that is already written with its LSN, so nothing is stored twice or out of order. When the
+time of a record is over, its fate and that of all records behind it is unknown: all of them fail,
+and the client goes on as another producer.
 
-`SingleAppends`: under names that others may use as well, sent again until they are answered. Those
-of one turn of the loop travel together, and each has an answer of its own.
+`SingleAppends` sends records under producer names that others may use as well, and repeats each
+until it is answered. Records of one turn of the loop travel together; each gets an answer of its
+own.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from raftwood.net.stores import attempt_ms
 BATCH_RECORDS_MAX: Final = WINDOW // 4
 BATCH_BYTES_MAX: Final = 1 << 20
 SENT_BYTES_MAX: Final = 8 << 20
-"""Under way to the shard; one request may go beyond it."""
+"""The most bytes under way to the shard; one request may go beyond it."""
 WAITING_MAX: Final = 100_000
 WAITING_BYTES_MAX: Final = 256 << 20
 
@@ -67,7 +68,7 @@ class _Append:
         self.future = future
         self.deadline = deadline
         self.is_doubtful = False
-        """Sent, and not refused for certain: it may be written."""
+        """Whether it was sent and not refused for certain: the shard may have written it."""
 
 
 class AppendPipeline:
@@ -84,32 +85,32 @@ class AppendPipeline:
         self._producer = b""
         self._next_sequence = 1
         self._queue: deque[_Append] = deque()
-        """Not sent yet."""
+        """Records that were not sent yet."""
         self._sent: deque[_Append] = deque()
         """Sent and not answered, in order of their sequences."""
         self._waiting_bytes = 0
         self._sent_bytes = 0
         self._attempt = 0
-        """Counts up with each failure: answers to earlier attempts only bring good news."""
+        """Counts the failures. A late answer to an earlier attempt may only report success."""
         self._recovery: asyncio.Task[None] | None = None
         self._is_scheduled = False
         self._is_closed = False
         self._reason: RaftwoodError | None = None
         self._refusal: DiskFull | Overloaded | None = None
-        """What the shard said it lacks since it last took something."""
+        """The shard's complaint (full disk, overload) since it last took a record."""
         self.retries = 0
         self._silences = 0
-        """Attempts without an answer since the last one that was answered."""
+        """Attempts without an answer since the last answer."""
         self._begin_producer()
 
     def _begin_producer(self) -> None:
         self._producer = self._environment.random.randbytes(16)
         self._next_sequence = 1
 
-    # In
+    # Sending
 
     def append(self, payload: Buffer, timeout_ms: int) -> "asyncio.Future[int]":
-        """The record's LSN; the payload may be reused as soon as this returns."""
+        """Returns a future of the record's LSN; the caller may reuse the payload at once."""
         size = len(payload)
         if self._is_closed:
             raise Unavailable("the client is closed")
@@ -136,7 +137,7 @@ class AppendPipeline:
             self._is_scheduled = True
             self._loop.call_soon(self._send_all)
 
-    # Out
+    # Requests and answers
 
     def _send_all(self) -> None:
         self._is_scheduled = False
@@ -239,7 +240,7 @@ class AppendPipeline:
     def _failed(
         self, error: RaftwoodError, asked: int, attempt: int, *, is_alone: bool = False
     ) -> None:
-        """Begin to send again what was not answered; of an older attempt it is no news."""
+        """Starts to send unanswered records again; ignores failures of older attempts."""
         if attempt != self._attempt or self._is_closed:
             return
         self._attempt += 1
@@ -248,7 +249,7 @@ class AppendPipeline:
         self._silences += isinstance(error, DeadlineExceeded)
         if isinstance(error, DiskFull | Overloaded):
             self._refusal = error
-        # Alone: with others under way, the shard may just have seen them in another order.
+        # A lone request only: with others under way, the shard may have seen them in another order.
         if is_alone and self._is_forgotten(error):
             if isinstance(error, SequenceGap) and self._begin_anew():
                 return
@@ -263,7 +264,7 @@ class AppendPipeline:
             self._recovery = self._loop.create_task(self._recover())
 
     def _is_forgotten(self, error: RaftwoodError) -> bool:
-        """Whether the shard knows this producer no more, or not what became of its records."""
+        """Whether the shard has forgotten this producer, or the outcome of its records."""
         if isinstance(error, SequenceForgotten):
             return True
         return (
@@ -273,9 +274,9 @@ class AppendPipeline:
         )
 
     def _begin_anew(self) -> bool:
-        """Go on as another producer with all that waits, where nothing of it may be written.
+        """Goes on as another producer with all waiting records, unless one of them may be written.
 
-        So it is when a shard has forgotten a client that was idle for long.
+        Needed when the shard has forgotten a client that was idle for long.
         """
         waiting = [each for each in (*self._sent, *self._queue) if each.sequence]
         if any(each.is_doubtful for each in waiting):
@@ -291,7 +292,7 @@ class AppendPipeline:
         return True
 
     async def _recover(self) -> None:
-        """Send the first records alone until they are answered, then go on as usual."""
+        """Sends the first records alone until they are answered, then goes on as usual."""
         pauses_s = self._link.stores.pauses_s()
         try:
             while self._sent:
@@ -305,7 +306,7 @@ class AppendPipeline:
                     break
         finally:
             self._recovery = None
-        # What is left was sent before: it goes out again, before anything new.
+        # The records left were sent before: they go out again before any new ones.
         self._queue.extendleft(reversed(self._sent))
         self._sent.clear()
         self._sent_bytes = 0
@@ -313,7 +314,7 @@ class AppendPipeline:
             self._schedule()
 
     async def _resend(self) -> bool:
-        """One attempt with the first records; whether they were answered."""
+        """Sends the first records once; returns whether they were answered."""
         waiting = deque(self._sent)
         batch = _take(waiting, BATCH_RECORDS_MAX)
         asked, attempt = self._link.guess(), self._attempt
@@ -333,11 +334,11 @@ class AppendPipeline:
         return attempt == self._attempt
 
     def _why(self) -> RaftwoodError:
-        """Why time ran out: a store that says what it lacks tells more than silence."""
+        """The reason for a timeout: the shard's own complaint if there is one, else silence."""
         return self._refusal or self._link.silence(self._reason)
 
     def _give_up(self, error: RaftwoodError) -> None:
-        """All that waits ends, and the client goes on as a producer that nobody knows yet."""
+        """Fails all waiting appends; the client goes on as a producer new to the shard."""
         appends = [*self._sent, *self._queue]
         self._sent.clear()
         self._queue.clear()
@@ -349,7 +350,7 @@ class AppendPipeline:
                 fail(append.future, _told(append, error))
 
     async def close(self) -> None:
-        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
+        """Fails unanswered appends with `ConnectionLost`: their outcome is unknown."""
         self._is_closed = True
         if self._recovery is not None:
             self._recovery.cancel()
@@ -358,7 +359,7 @@ class AppendPipeline:
 
 
 def _doubt(batch: Sequence[_Append]) -> list[_Append]:
-    """The batch was sent; answers those that no earlier attempt may have written."""
+    """Marks a batch as sent; returns the records that no earlier attempt may have written."""
     fresh = [append for append in batch if not append.is_doubtful]
     for append in fresh:
         append.is_doubtful = True
@@ -368,10 +369,10 @@ def _doubt(batch: Sequence[_Append]) -> list[_Append]:
 def _settle_doubt(
     batch: Sequence[_Append], fresh: Sequence[_Append], answer: "asyncio.Future[Payload]"
 ) -> None:
-    """A request that was refused as a whole, or for its first sequence, has written nothing."""
+    """Clears the doubt: a request refused as a whole, or at its first sequence, wrote nothing."""
     error = None if answer.cancelled() else answer.exception()
     if error is None and not answer.cancelled() and answer.result()[:1] == HAS_ERRORS:
-        with suppress(ProtocolError):  # which is dealt with later
+        with suppress(ProtocolError):  # dealt with later
             error = _gap_of(decode_lsns(answer.result(), len(batch)))
     if isinstance(error, RaftwoodError) and not isinstance(error, DOUBTFUL):
         for append in fresh:
@@ -385,7 +386,7 @@ def _gap_of(results: Sequence[int | RaftwoodError]) -> SequenceGap | None:
 
 
 def _told(append: _Append, error: RaftwoodError) -> RaftwoodError:
-    """One for each: a traceback grows on an exception that several tasks raise."""
+    """A new exception for each append: a traceback grows if several tasks raise the same one."""
     if append.is_doubtful and not isinstance(error, (*DOUBTFUL, SequenceForgotten)):
         return ConnectionLost(f"{error.message}; an earlier attempt may have written the record")
     return type(error)(error.message)
@@ -396,7 +397,7 @@ _FORGOTTEN = "whether the records that were under way are written has to be read
 
 
 def _take(queue: deque[_Append], records_max: int) -> list[_Append]:
-    """The first records, one at least if any may be taken, as many as fit one request."""
+    """Takes as many first records as fit one request; at least one if `records_max` allows any."""
     taken: list[_Append] = []
     size = 0
     while queue and len(taken) < records_max:
@@ -410,16 +411,16 @@ def _take(queue: deque[_Append], records_max: int) -> list[_Append]:
 SEQUENCE_MAX: Final = (1 << 63) - 1
 SINGLES_RECORDS_MAX: Final = 1_024
 SINGLES_BYTES_MAX: Final = 256 << 10
-"""Of what travels together; a larger record travels alone."""
+"""The limit of records that travel together; a larger record travels alone."""
 
 
 def producer_key(name: bytes) -> bytes:
-    """What stands for a producer in the log: the same for ever, for all clients."""
+    """The producer's id in the log: the same for ever, for all clients."""
     return xxhash.xxh3_128_digest(name)
 
 
 class _Single:
-    """One record on its way."""
+    """One record under way."""
 
     __slots__ = ("deadline", "future", "pieces")
 
@@ -427,13 +428,13 @@ class _Single:
         self, pieces: list[Buffer], future: "asyncio.Future[int]", deadline: float
     ) -> None:
         self.pieces = pieces
-        """Of its entry."""
+        """The pieces of its entry."""
         self.future = future
         self.deadline = deadline
 
 
 class SingleAppends:
-    """Those of one client; `close` ends what is under way, its outcome unknown."""
+    """The single appends of one client; `close` fails what is under way, its outcome unknown."""
 
     def __init__(self, link: ShardLink, *, record_bytes_max: int, timeout_ms: int) -> None:
         self._link = link
@@ -441,7 +442,7 @@ class SingleAppends:
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._open: list[_Single] = []
-        """To be sent at the end of this turn of the loop."""
+        """Records to send at the end of this turn of the loop."""
         self._open_bytes = 0
         self._waiting_bytes = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -449,7 +450,7 @@ class SingleAppends:
     async def append(
         self, payload: Sequence[Buffer], *, holder: int, producer: bytes, sequence: int
     ) -> int:
-        """The record's LSN; `DeadlineExceeded` leaves open whether it is written."""
+        """Returns the record's LSN; `DeadlineExceeded` leaves open whether it is written."""
         if not producer or not 0 <= sequence <= SEQUENCE_MAX:
             name = producer[:140].decode(errors="replace")
             raise InvalidInput(
@@ -500,7 +501,7 @@ class SingleAppends:
             if len(batch) == 1:
                 _fail(batch, error)
             else:
-                for single in batch:  # what is wrong with one is not the others' fault
+                for single in batch:  # one bad record must not fail the others
                     self._run([single])
         except RaftwoodError as error:
             _fail(batch, error)
@@ -554,5 +555,5 @@ def _succeed(single: _Single, lsn: int) -> None:
 
 def _fail(batch: list[_Single], error: RaftwoodError) -> None:
     for single in batch:
-        # One each: a traceback grows on an exception that several tasks raise.
+        # One each: a traceback grows if several tasks raise the same exception.
         fail(single.future, copy.copy(error))

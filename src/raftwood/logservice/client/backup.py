@@ -4,13 +4,12 @@
     chunk                   length (4), xxh3-64 of the body (8), body: records as on the wire
     manifest.json           a `LogBackupManifest`: all files with their lengths and checksums
 
-Big-endian. The manifest is written last: a folder without one is of a backup that was interrupted.
-LSNs without a record are not written: what is not in the files is a hole.
+Big-endian. The manifest is written last: a folder without one holds an interrupted backup. LSNs
+without a record are not written: an LSN missing from the files is a hole.
 
-A backup has all records that can be read at one moment. Restored records keep the LSNs that they
-had. The whole backup is checked first. Then one batch after the other is sent, each until it is
-answered; what was interrupted goes on where it was left when it is begun again on the same
-shard.
+A backup has all records that can be read at one moment. Restored records keep their LSNs. A restore
+first checks the whole backup, then sends one batch after the other, each until it is answered. An
+interrupted restore resumes where it stopped if it is started again on the same shard.
 """
 
 import asyncio
@@ -92,7 +91,7 @@ class LogBackupFile(msgspec.Struct, frozen=True):
     length: Number
     records: Number
     checksum: str
-    """The xxh3-128 of all its bytes."""
+    """The xxh3-128 of the whole file."""
 
 
 class LogBackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +101,9 @@ class LogBackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     shard: Number
     first_lsn: Number
-    """The first that could be read."""
+    """The first LSN that could be read."""
     next_lsn: Number
-    """Records appended to the restored shard go on here."""
+    """The LSN at which records appended to the restored shard begin."""
     truncated_lsn: Number
     required_lsn: Number
     holder: Number
@@ -112,16 +111,16 @@ class LogBackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     records: Number
     files: tuple[LogBackupFile, ...] = ()
     checksum: str = ""
-    """Of the manifest with this field empty."""
+    """The checksum of the manifest with this field empty."""
 
     @property
     def id(self) -> int:
-        """Tells backups apart."""
+        """A number that differs between backups."""
         return int(self.checksum[:16], 16) >> 2
 
 
 def sealed(manifest: LogBackupManifest) -> LogBackupManifest:
-    """With its checksum."""
+    """Returns the manifest with its checksum."""
     bare = msgspec.structs.replace(manifest, checksum="")
     checksum = xxhash.xxh3_128_hexdigest(msgspec.json.encode(bare))
     return msgspec.structs.replace(manifest, checksum=checksum)
@@ -136,14 +135,14 @@ def damaged(path: str, what: str) -> StoreDamaged:
 
 
 def disk_error(path: str, error: OSError) -> RaftwoodError:
-    """What a disk said, as an error of ours."""
+    """Turns an error of the disk into a `RaftwoodError`."""
     if error.errno in _NO_ROOM:
         return DiskFull(f"no room for {path}: free some, and begin anew in an empty folder")
     return StoreError(f"cannot use {path}: {error}")
 
 
 async def read_manifest(files: Files, folder: str) -> LogBackupManifest:
-    """The manifest of a folder, checked; its files are not."""
+    """Reads the manifest of a folder and checks it, but not its files."""
     path = f"{folder}/{MANIFEST}"
     try:
         (length,) = await perform(files, Size(path))
@@ -175,7 +174,7 @@ async def read_manifest(files: Files, folder: str) -> LogBackupManifest:
 async def read_chunks(
     files: Files, folder: str, file: LogBackupFile
 ) -> AsyncIterator[list[Record]]:
-    """The records of one file, checked chunk by chunk and at the end as a whole."""
+    """Yields the records of one file; checks each chunk, and the whole file at the end."""
     path = f"{folder}/{file.name}"
     digest = xxhash.xxh3_128()
     offset = records = 0
@@ -218,10 +217,10 @@ async def _read(files: Files, path: str, offset: int, length: int) -> bytes:
 
 READ_BYTES: Final = 4 << 20
 FILE_BYTES: Final = 256 << 20
-"""A file that is larger is followed by another."""
+"""A file beyond this size is followed by another."""
 
 OnBackupProgress = Callable[[int, int], None]
-"""Is told how many records are done, and the LSN that is next."""
+"""Receives the number of records done and the next LSN."""
 
 
 async def back_up(
@@ -232,10 +231,10 @@ async def back_up(
     told: OnBackupProgress = lambda _records, _lsn: None,
     file_bytes: int = FILE_BYTES,
 ) -> LogBackupManifest:
-    """Write the shard as it is now into a folder that is empty or does not exist.
+    """Writes the shard as it is now into a folder that is empty or does not exist.
 
-    The shard goes on meanwhile. Where it is truncated meanwhile past what was not read yet, that
-    is a `Conflict`; an unfinished backup has no manifest, and is refused when it is restored.
+    The shard keeps serving. Raises `Conflict` if a truncation removes records that were not read
+    yet. An unfinished backup has no manifest, and `restore` refuses it.
     """
     try:
         await perform(files, MakeDirectory(folder))
@@ -280,7 +279,7 @@ async def back_up(
 
 
 class _Writer:
-    """The files of one backup, one after the other."""
+    """Writes the files of one backup, one after the other."""
 
     def __init__(self, files: Files, folder: str, file_bytes: int) -> None:
         self._files = files
@@ -288,7 +287,7 @@ class _Writer:
         self._file_bytes = file_bytes
         self._done: list[LogBackupFile] = []
         self._length = 0
-        """Of the file that is open; 0 where none is."""
+        """The length of the open file; 0 if none is open."""
         self._file_records = 0
         self._digest = xxhash.xxh3_128()
         self.records = 0
@@ -343,7 +342,7 @@ class _Writer:
         return self._done
 
     async def write_manifest(self, manifest: LogBackupManifest) -> None:
-        """Last of all, and whole or not at all: with it the backup is one."""
+        """Writes the manifest last, all or nothing: it makes the backup complete."""
         path = f"{self._folder}/{MANIFEST}"
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
         try:
@@ -364,13 +363,13 @@ class _Writer:
 BATCH_BYTES: Final = 1 << 20
 BATCH_ENTRIES: Final = 4_096
 FILL_MAX: Final = 64
-"""A hole of so many LSNs is filled with entries; a larger one is skipped, and is remembered."""
+"""Holes up to this many LSNs are filled with entries; a larger one is skipped and remembered."""
 TIMEOUT_MS: Final = 60_000
 ATTEMPTS_MAX: Final = 100
 
 
 async def check_backup(files: Files, folder: str) -> LogBackupManifest:
-    """Read a whole backup; `StoreDamaged` names the file that is wrong."""
+    """Reads a whole backup; `StoreDamaged` names the bad file."""
     manifest = await read_manifest(files, folder)
     records = 0
     async for _, found in _records(files, folder, manifest):
@@ -389,7 +388,7 @@ async def restore(
     *,
     told: OnBackupProgress = lambda _records, _lsn: None,
 ) -> None:
-    """Fill an empty shard, which serves from then on; `Conflict` where it is not empty."""
+    """Fills an empty shard from a backup, which then serves; `Conflict` if it is not empty."""
     link = ShardLink(stores, shard)
     try:
         begin = RestoreBegin(
@@ -417,7 +416,7 @@ async def restore(
 async def _records(
     files: Files, folder: str, manifest: LogBackupManifest
 ) -> AsyncIterator[tuple[int, list[Record]]]:
-    """The records chunk by chunk, and the LSN before each chunk's first; their order is checked."""
+    """Yields the records of each chunk with the LSN before its first; checks their order."""
     last = manifest.first_lsn - 1
     for file in manifest.files:
         async for records in read_chunks(files, folder, file):
@@ -431,7 +430,7 @@ async def _records(
 
 
 def _batches(records: list[Record], previous_lsn: int, done_lsn: int) -> list[list[bytes]]:
-    """Entries for the records above what is done, and for small holes between them."""
+    """Makes entries for the records not yet restored, and for small holes between them."""
     batches: list[list[bytes]] = [[]]
     size = 0
     for record in records:
@@ -456,7 +455,7 @@ def _batches(records: list[Record], previous_lsn: int, done_lsn: int) -> list[li
 
 
 async def _send(link: ShardLink, entries: list[bytes]) -> int:
-    """Send a batch until all of it is answered; the last answer."""
+    """Sends a batch until all of it is answered; returns the last answer."""
     request = encode_append(link.shard, entries)
     for pause_s in islice(link.stores.pauses_s(), ATTEMPTS_MAX):
         answer = await link.ask_raw(APPEND, request, timeout_ms=TIMEOUT_MS)

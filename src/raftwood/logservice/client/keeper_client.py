@@ -4,10 +4,10 @@
                          carry_out=carry_out)
     await agent.run()
 
-An agent says each second that the service is there and which TN shards it has. Orders are handed
-to the callback, one at a time, and acknowledged with the next heartbeat; heartbeats go on
-meanwhile. An order may come again where its acknowledgement was lost: carrying it out twice must
-do no harm.
+An agent reports each second that the service lives and which TN shards it has. It hands orders to
+the callback, one at a time, and acknowledges them with the next heartbeat; heartbeats continue
+meanwhile. HAKeeper repeats an order if its acknowledgement was lost: carrying it out twice must do
+no harm.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ TIMEOUT_MS: Final = 10_000
 
 
 class KeeperClient:
-    """The connections are shared with others; every call may be carried out more than once."""
+    """Sends requests over shared connections; HAKeeper may carry out any call more than once."""
 
     def __init__(self, stores: Stores, *, timeout_ms: int = TIMEOUT_MS) -> None:
         self._link = ShardLink(stores, HAKEEPER_SHARD)
@@ -68,16 +68,16 @@ class KeeperClient:
 
     @property
     def leader(self) -> int:
-        """The store that leads HAKeeper, as far as is known; else some store."""
+        """The store that leads HAKeeper, as far as this client knows; else any store."""
         return self._link.guess()
 
     async def command(self, command: KeeperCommand) -> KeeperSuccess:
-        """For operators: change the cluster; the command's own errors are raised."""
+        """Changes the cluster, for operators; raises the command's own errors."""
         check_command(command)
         return decode_result(await self._command(command))
 
     async def number(self, command: KeeperCommand) -> int:
-        """As `command`, for one that makes something: its number."""
+        """Like `command`, for one that creates something: returns its number."""
         check_command(command)
         return decode_id(await self._command(command))
 
@@ -101,18 +101,18 @@ class KeeperClient:
         return await self.query(query, KeeperShardView)
 
     async def log_names(self, prefix: str) -> list[str]:
-        """Of the logs whose names begin so, in order."""
+        """Returns the names of logs that begin with `prefix`, in order."""
         return (await self.query(ListLogs(prefix), LogNames)).names
 
     async def store_heartbeat(self, heartbeat: StoreHeartbeat, *, timeout_ms: int) -> Orders:
         return await self._link.ask(STORE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
     async def service_heartbeat(self, heartbeat: ServiceHeartbeat, *, timeout_ms: int) -> Orders:
-        """A service's word; the answer tells it what to do."""
+        """Sends a service's heartbeat; returns the orders for the service."""
         return await self._link.ask(SERVICE_HEARTBEAT, heartbeat, timeout_ms=timeout_ms)
 
     async def allocate_ids(self, count: int = 1) -> int:
-        """The first of so many numbers that nobody else ever gets."""
+        """Reserves `count` unique numbers; returns the first."""
         return await self._link.ask(ALLOCATE_IDS, count, timeout_ms=self._timeout_ms)
 
     async def close(self) -> None:
@@ -130,11 +130,11 @@ _log = get_logger("service-agent")
 
 
 class ServiceAgent:
-    """`run` ends when HAKeeper has ordered a shutdown and that was carried out.
+    """Keeps a service in touch with HAKeeper; `run` ends after it has carried out a shutdown.
 
     On `ADD_TN_SHARD` the callback takes the lease of the log shard as `order.holder`, and writes
-    under it from then on. On `SHUTDOWN_SERVICE` all work was given to others: let go of it, and
-    begin anew, with another agent, if there is a point.
+    under it from then on. On `SHUTDOWN_SERVICE` HAKeeper has given all work to others: the service
+    stops its work and may start again with a new agent.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class ServiceAgent:
         return tuple(self._replicas[number] for number in sorted(self._replicas))
 
     async def run(self) -> None:
-        """Keep in touch until a shutdown is ordered, or the task is cancelled."""
+        """Sends heartbeats until HAKeeper orders a shutdown, or the task is cancelled."""
         working = asyncio.create_task(self._work(), name=f"orders of {self._service}")
         try:
             while not working.done():
                 await self.beat()
                 await asyncio.wait([working], timeout=self._period_ms / 1000)
-            # A bug in the callback ends the agent; so HAKeeper gives its work to others.
+            # A bug in the callback ends the agent, so that HAKeeper gives its work to others.
             working.result()
             await self.beat()
         finally:
@@ -185,7 +185,7 @@ class ServiceAgent:
             await asyncio.gather(working, return_exceptions=True)
 
     async def beat(self) -> None:
-        """One heartbeat, and its answer taken in; silence is noted, and no error."""
+        """Sends one heartbeat and takes the answer; notes a missing one, and raises nothing."""
         finished = tuple(self._finished.values())
         heartbeat = ServiceHeartbeat(
             self._service, self._kind, self._address, self._labels, self.replicas, finished
@@ -203,14 +203,14 @@ class ServiceAgent:
         self.take(orders)
 
     def take(self, orders: Orders) -> None:
-        """A heartbeat's answer; one of an older term than seen before is ignored."""
+        """Takes the orders of an answer; ignores those of an older term than seen before."""
         if orders.term < self._term:
             _log.info("orders of an older term ignored", term=orders.term, known=self._term)
             return
         self._term = orders.term
         if self._is_shut_down:
             return
-        # What has not begun and comes no more is not wanted any more.
+        # An order that has not begun and is no longer repeated is no longer wanted.
         current = self._current.id if self._current is not None else 0
         self._waiting = deque(
             order
@@ -221,7 +221,7 @@ class ServiceAgent:
             self._came.set()
 
     async def _work(self) -> None:
-        """Carry orders out, in the order of their numbers, until a shutdown."""
+        """Carries orders out, in the order of their numbers, until a shutdown."""
         while not self._is_shut_down:
             while not self._waiting:
                 self._came.clear()

@@ -42,22 +42,22 @@ TAIL_WAIT_MS: Final = 10_000
 READ_BYTES: Final = 1 << 20
 MANY_RECORDS: Final = 16_384
 MANY_BYTES: Final = 32 << 20
-"""So much of `append_many` is under way at once."""
+"""The most bytes of `append_many` under way at once."""
 
 
 class LogClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client was made with."""
+    """The client's settings."""
 
     shard: int
     is_read_only: bool = False
     timeout_ms: int = TIMEOUT_MS
-    """For one call, with all attempts that it takes."""
+    """The time for one call with all its attempts."""
     record_bytes_max: int = 0
-    """As the shard says."""
+    """The limit of the shard."""
 
 
 class RecordBuffer:
-    """A record to be filled and appended, again and again."""
+    """A buffer for a record that the caller fills and appends again and again."""
 
     __slots__ = ("payload",)
 
@@ -66,7 +66,7 @@ class RecordBuffer:
 
 
 class AsyncLogClient:
-    """Use `connect`, and `close` when done."""
+    """Appends to one shard and reads it. Use `connect`, and `close` when done."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class AsyncLogClient:
         is_read_only: bool = False,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Self:
-        """A client of a shard, by number or name, whose leader has answered."""
+        """Connects to a shard, by number or name; returns once its leader has answered."""
         found = await discover(environment, network, addresses, ask_store_addresses)
         stores = Stores(environment, network, found)
         try:
@@ -125,11 +125,11 @@ class AsyncLogClient:
         timeout_ms: int = TIMEOUT_MS,
         owns_stores: bool = False,
     ) -> Self:
-        """As `connect`, over connections that others use as well."""
+        """Like `connect`, over connections that others use as well."""
         number = shard if isinstance(shard, int) else await _number_of(stores, shard, timeout_ms)
         link = ShardLink(stores, number)
         try:
-            # Whoever only reads must be able to where nothing can be written, on a full disk say.
+            # A reader must be able to connect while nothing can be written, such as on a full disk.
             method = INFO if is_read_only else CONNECT
             info = await link.ask(method, ShardRequest(number), timeout_ms=timeout_ms)
             link.learn(info.addresses)
@@ -150,7 +150,7 @@ class AsyncLogClient:
         await self.close()
 
     async def close(self) -> None:
-        """What was sent and not answered ends with `ConnectionLost`, its outcome unknown."""
+        """Closes the client; unanswered appends fail with `ConnectionLost`, outcome unknown."""
         await self._pipeline.close()
         await self._singles.close()
         await self._link.close()
@@ -161,26 +161,26 @@ class AsyncLogClient:
 
     @staticmethod
     def get_log_record(size: int) -> RecordBuffer:
-        """A record with room for so many bytes; it may be reused as soon as `append` returns."""
+        """Returns a buffer of `size` bytes for a record, reusable as soon as `append` returns."""
         if size < 0:
             raise InvalidInput(f"a record of {size} bytes: give 0 or more")
         return RecordBuffer(size)
 
     async def append(self, record: RecordBuffer | Buffer) -> int:
-        """Durable on a majority when it returns; the record's LSN."""
+        """Appends a record; returns its LSN once a majority has stored it durably."""
         return await self.append_soon(record)
 
     def append_soon(self, record: RecordBuffer | Buffer) -> "asyncio.Future[int]":
-        """As `append`, without waiting: the LSN comes later, records stay in order."""
+        """Like `append`, but does not wait: returns a future; records stay in order."""
         self._check_writer("append")
         payload = record.payload if isinstance(record, RecordBuffer) else record
         return self._pipeline.append(payload, self.config.timeout_ms)
 
     async def append_many(self, records: Iterable[RecordBuffer | Buffer]) -> list[int]:
-        """Append records in order, many at once; their LSNs.
+        """Appends records in order, many at once; returns their LSNs.
 
-        Where some fail, the first error is raised once all that were sent are settled; the others
-        may be written.
+        If some fail, raises the first error once all sent records are settled; the others may be
+        written.
         """
         lsns: list[int] = []
         futures: list[asyncio.Future[int]] = []
@@ -189,7 +189,7 @@ class AsyncLogClient:
             try:
                 futures.append(self.append_soon(record))
             except RaftwoodError:
-                await _all_of(futures)  # an error of one that was sent comes first
+                await _all_of(futures)  # the error of a sent record comes first
                 raise
             size += len(record.payload if isinstance(record, RecordBuffer) else record)
             if len(futures) >= MANY_RECORDS or size >= MANY_BYTES:
@@ -200,14 +200,14 @@ class AsyncLogClient:
     async def append_once(
         self, record: RecordBuffer | Buffer, *, producer: str, sequence: int
     ) -> int:
-        """Append a record under a name: the same (producer, sequence) again, by whichever client,
-        writes nothing twice, and answers the LSN of the first time.
+        """Appends a record under a name: if any client repeats the same (producer, sequence),
+        nothing is written twice, and the LSN of the first time is returned.
 
         Sequences of one producer may come in any order, within the last `producers.WINDOW`.
         """
         payload = record.payload if isinstance(record, RecordBuffer) else record
         return await self.append_pieces(
-            # The caller may use the buffer again, even where it does not wait for the end.
+            # The caller may reuse the buffer, even if it stops waiting before the append ends.
             (bytes(payload),),
             producer=producer.encode(),
             sequence=sequence,
@@ -216,7 +216,7 @@ class AsyncLogClient:
     async def append_pieces(
         self, pieces: Sequence[Buffer], *, producer: bytes, sequence: int
     ) -> int:
-        """As `append_once`, of a record in pieces of bytes, which must not change any more."""
+        """Like `append_once`, for a record in pieces of bytes, which must not change any more."""
         self._check_writer("append")
         return await self._singles.append(
             pieces, holder=self._pipeline.holder, producer=producer, sequence=sequence
@@ -230,9 +230,10 @@ class AsyncLogClient:
         wait_ms: int = 0,
         has_internal: bool = False,
     ) -> tuple[list[Record], int]:
-        """Records from an LSN on, and where to read next: the same LSN where all was read.
+        """Reads records from an LSN on; returns them and the LSN to read next.
 
-        `LsnTruncated` and `LsnPastEnd` carry what can be read.
+        At the end of the log the next LSN is the same. `LsnTruncated` and `LsnPastEnd` carry the
+        range that can be read.
         """
         request = ReadRequest(
             self.config.shard, first_lsn, bytes_max, wait_ms, has_internal=has_internal
@@ -242,7 +243,7 @@ class AsyncLogClient:
     async def read_views(
         self, first_lsn: int, *, bytes_max: int = READ_BYTES, wait_ms: int = 0
     ) -> tuple[list[tuple[int, Payload]], int]:
-        """As `read`, for who hands records on: LSNs and payloads, which are not copied."""
+        """Like `read`, but returns LSNs and payloads that are not copied."""
         request = ReadRequest(self.config.shard, first_lsn, bytes_max, wait_ms)
         lsns, _, data, next_lsn = decode_record_views(await self._read(request))
         return [
@@ -258,7 +259,7 @@ class AsyncLogClient:
         )
 
     async def tail(self, first_lsn: int, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:
-        """Records from an LSN on, for ever: at the end it waits for more."""
+        """Yields records from an LSN on, for ever: at the end it waits for more."""
         while True:
             records, first_lsn = await self.read(
                 first_lsn, bytes_max=bytes_max, wait_ms=TAIL_WAIT_MS
@@ -269,7 +270,7 @@ class AsyncLogClient:
     # The shard's state
 
     async def truncate(self, lsn: int) -> None:
-        """Let go of all records up to and with an LSN; one that is gone already changes nothing."""
+        """Truncates all records up to and including an LSN; repeating it changes nothing."""
         self._check_writer("truncate")
         await self._update(UpdateKind.TRUNCATE, lsn)
 
@@ -277,43 +278,43 @@ class AsyncLogClient:
         return (await self.info()).log.truncated_lsn
 
     async def get_latest_lsn(self) -> int:
-        """Of the last record, or of whatever was asked of the shard after it."""
+        """Returns the LSN of the last entry: a record, or a later update of the shard."""
         return (await self.info()).latest_lsn
 
     async def get_required_lsn(self) -> int:
-        """What is kept from here on, truncated or not; 0 for nothing."""
+        """Returns the LSN from which on all is kept, truncated or not; 0 if none is set."""
         return (await self.info()).log.required_lsn
 
     async def set_required_lsn(self, lsn: int) -> None:
-        """Keep all from an LSN on, whatever is truncated; 0 to let go."""
+        """Keeps all records from an LSN on, even if truncated; 0 lifts this."""
         self._check_writer("require an LSN")
         await self._update(UpdateKind.REQUIRED, lsn)
 
     async def get_tso_timestamp(self, count: int = 1) -> int:
-        """The first of so many timestamps that nobody else gets."""
+        """Reserves `count` unique timestamps; returns the first."""
         self._check_writer("take timestamps")
         return await self._update(UpdateKind.TSO, count)
 
     async def update_leaseholder_id(self, holder: int) -> None:
-        """Take the shard's lease: appends of other holders are refused from now on.
+        """Takes the shard's lease: the shard refuses appends of other holders from now on.
 
-        `LeaseTooOld` where the id is not above the holder's. What this client appends from now on
-        is appended under the id.
+        Raises `LeaseTooOld` if the id is not above the holder's. This client's later appends use
+        the id.
         """
         self._check_writer("take the lease")
         await self._update(UpdateKind.LEASEHOLDER, holder)
         self._pipeline.holder = holder
 
     async def seal(self) -> int:
-        """End the log for ever: nobody appends any more. The LSN of its end, below which all stands
-        that was ever appended; the same however often it is asked for.
+        """Ends the log for ever: the shard refuses later appends. Returns the LSN of its end, above
+        all records ever appended; repeating it returns the same.
         """
         self._check_writer("seal the log")
         await self._update(UpdateKind.LEASEHOLDER, SEALED)
         return (await self.info()).log.sealed_lsn
 
     async def info(self) -> ShardInfo:
-        """The shard's figures, with all that was acknowledged before the call."""
+        """Returns the shard's figures, with all that was acknowledged before the call."""
         request = ShardRequest(self.config.shard)
         return await self._link.ask(INFO, request, timeout_ms=self.config.timeout_ms)
 
@@ -336,7 +337,7 @@ async def _all_of(futures: "list[asyncio.Future[int]]") -> list[int]:
             for future in futures:
                 future.cancel()
             raise
-    # All are asked, as an error that nobody asks for is printed by the event loop.
+    # Each future is asked for its exception: the event loop prints exceptions never retrieved.
     for error in [future.exception() for future in futures]:
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""One shard as a client reaches it: finds the leader, follows it, and asks again where it may."""
+"""A client's link to one shard: finds and follows the leader; repeats requests where allowed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,9 +12,9 @@ from raftwood.net import Connection, Method, Payload, TypedMethod
 from raftwood.net.stores import ATTEMPT_MS, Stores, silence
 
 LEARN_EVERY_S: Final = 10.0
-"""So often a store that is asked tells also which others there are."""
+"""How often the link asks a store for the addresses of the others."""
 MISSING_MAX: Final = 20
-"""So often a shard may be unknown, as one is that was just made, before the caller is told."""
+"""Attempts that may find the shard unknown, as a new one is at first, before the call fails."""
 
 
 Request = TypeVar("Request")
@@ -22,7 +22,7 @@ Response = TypeVar("Response")
 
 
 class ShardLink:
-    """The connections are shared with others; closing them is their owner's."""
+    """Requests to one shard over shared connections, which their owner closes."""
 
     def __init__(self, stores: Stores, shard: int) -> None:
         self.stores = stores
@@ -32,13 +32,13 @@ class ShardLink:
         self._learn_at = self._loop.time() + LEARN_EVERY_S
 
     def guess(self) -> int:
-        """The store that leads, as far as is known; else some store."""
+        """The store that leads, as far as the link knows; else any store."""
         return self.stores.guess(self.shard)
 
     def call(
         self, method: Method, request: Buffer | Sequence[Buffer], *, store: int, timeout_ms: int
     ) -> "asyncio.Future[Payload]":
-        """One attempt; raises at once where there is no connection."""
+        """Makes one attempt; raises at once if there is no connection."""
         answer = self.stores.channel(store).call(method, request, timeout_ms)
         now = self._loop.time()
         if now >= self._learn_at:
@@ -50,7 +50,7 @@ class ShardLink:
     async def ask(
         self, method: TypedMethod[Request, Response], request: Request, *, timeout_ms: int
     ) -> Response:
-        """Ask the leader until it answers; for what may be asked twice."""
+        """Asks the leader until it answers; only for requests that may be repeated."""
         answer = await self.ask_raw(method, method.encode(request), timeout_ms=timeout_ms)
         return method.decode_response(answer)
 
@@ -63,9 +63,9 @@ class ShardLink:
         wait_ms: int = 0,
         repeated: Callable[[], Sequence[Buffer]] | None = None,
     ) -> Payload:
-        """As `ask`, with bytes; `wait_ms` is how long the server itself may wait.
+        """Like `ask`, with bytes; `wait_ms` is how long the server itself may wait.
 
-        `repeated` makes the request of the second attempt and later, where it is another one.
+        `repeated` makes the request for later attempts, if it differs from the first.
         """
         missing = 0
 
@@ -91,17 +91,17 @@ class ShardLink:
         )
 
     def silence(self, reason: RaftwoodError | None) -> DeadlineExceeded:
-        """Time is over; `reason` is what came of the last attempt."""
+        """The timeout error; `reason` is the last attempt's error."""
         return silence(f"shard {self.shard}", reason)
 
     def note(self, error: RaftwoodError, *, asked: int) -> None:
-        """An attempt failed: whom to ask next."""
+        """Notes a failed attempt, which decides the store to ask next."""
         self.stores.note_failure(self.shard, error, asked=asked)
         if isinstance(error, NotLeader) and error.leader not in self.stores.known():
             self._locate(asked)
 
     def _locate(self, asked: int) -> None:
-        """The leader is a store that this client has not heard of, or nobody knows it."""
+        """Asks a store where the shard is: the leader is unknown, or not among the known stores."""
         if self._locating is None or self._locating.done():
             self._locating = self._loop.create_task(self._learn(asked))
 
@@ -115,7 +115,7 @@ class ShardLink:
             self.stores.heard_of_leader(self.shard, location.leader, asked=self.guess())
 
     def learn(self, addresses: dict[int, str]) -> None:
-        """Of stores that are not known yet: an address that was given counts more."""
+        """Adds addresses of unknown stores; addresses that were given are kept."""
         known = self.stores.known()
         self.stores.learn({store: each for store, each in addresses.items() if store not in known})
 
@@ -126,5 +126,5 @@ class ShardLink:
 
 
 async def ask_store_addresses(connection: Connection, timeout_ms: int) -> dict[int, str]:
-    """Ask a store for the addresses of those that keep HAKeeper."""
+    """Asks a store for the addresses of HAKeeper's stores."""
     return (await connection.ask(LOCATE, 0, timeout_ms)).addresses

@@ -1,16 +1,15 @@
 """The log service as the seams `Log` (`ShardLog`) and `Logs` (`ShardLogs`).
 
-A position is an LSN. A batch is one record. The same (producer, sequence) again, by whichever
-client and after whatever
-failure, answers the position that it was first written at. A shard remembers the last `WINDOW`
-sequences of each producer: one that is further behind is refused with `SequenceForgotten`.
+A position is an LSN. A batch is one record. If any client repeats the same (producer, sequence)
+after any failure, the shard answers the position of the first write. A shard remembers the last
+`WINDOW` sequences of each producer and refuses older ones with `SequenceForgotten`.
 
-Where a shard is sealed, its end is `Bounds.next` for ever: no read goes beyond it, and one that
-begins there answers nothing once its time is over.
+The end of a sealed shard is `Bounds.next` for ever: no read goes beyond it, and a read that starts
+there returns nothing once its time is over.
 
-Each log is found by its name. A shard that was removed answers for a moment longer, until its
-stores have heard of it; from then on `NotFound`. Names should not be used again: a log that was
-opened before stays the old one.
+Each log is found by its name. A removed shard still answers until its stores learn of the removal;
+then calls raise `NotFound`. Names should not be used again: a log that was opened before stays the
+old one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +33,13 @@ from raftwood.net.stores import Stores
 
 
 class ShardLog:
-    """The client is shared with others; closing it is its owner's."""
+    """One shard as a `Log`, over a shared client that its owner closes."""
 
     def __init__(self, client: AsyncLogClient) -> None:
         self._client = client
 
     async def append(self, batch: Sequence[Buffer], *, producer: bytes, sequence: int) -> Position:
-        """Durable when it returns; where its time is over, it may be tried again as it was."""
+        """Appends a batch durably; after a timeout the caller may repeat the same call."""
         try:
             lsn = await self._client.append_pieces(batch, producer=producer, sequence=sequence)
         except NotLeaseholder as error:
@@ -52,7 +51,7 @@ class ShardLog:
     async def read(
         self, start: Position, *, bytes_max: int, wait_ms: int = 0
     ) -> tuple[list[StoredBatch], Position]:
-        """Batches from `start` on, one at least if there is any, and where to read next."""
+        """Returns batches from `start` on, at least one if there is any, and where to read next."""
         records, next_lsn = await self._client.read_views(
             start, bytes_max=bytes_max, wait_ms=wait_ms
         )
@@ -72,20 +71,21 @@ class ShardLog:
         )
 
     async def seal(self) -> Position:
-        """End the log for ever; where it ended."""
+        """Ends the log for ever; returns its end."""
         return Position(await self._client.seal())
 
 
 OPENED_MAX: Final = 4_096
-"""Logs that are kept open, those used last."""
+"""Logs that are kept open, the most recently used."""
 TIMEOUT_MS: Final = 15_000
-"""For one call. A shard that was just made has a leader after some heartbeats."""
+"""The time for one call. A new shard has a leader after some heartbeats."""
 
 
 class ShardLogs:
-    """The connections are shared with others, and must be an operator's: logs are made and removed.
+    """All shards as `Logs`, over shared connections, which need an operator's role to make and
+    remove logs.
 
-    Use `close` when done. A log that was opened can be used until then, however many came after it.
+    Use `close` when done. An opened log stays usable until then, however many are opened later.
     """
 
     def __init__(
@@ -103,24 +103,24 @@ class ShardLogs:
         self._keeper = KeeperClient(stores, timeout_ms=timeout_ms)
         self._opened: LruCache[str, _NamedLog] = LruCache(OPENED_MAX)
         self._used: WeakValueDictionary[int, _NamedLog] = WeakValueDictionary()
-        """All that somebody may still use."""
+        """All logs that a caller may still use."""
         self._next_log = 0
 
     async def create(self, name: str) -> None:
-        """A log without batches; nothing where it is there already."""
+        """Creates an empty log; does nothing if it exists."""
         try:
-            # The name says it all: asked twice, it is the same shard.
+            # The name is the nonce as well: a repeated request makes the same shard.
             await self._keeper.number(AddShard(name, self._replicas, 0, name))
         except AlreadyExists:
             return
 
     async def open(self, name: str) -> Log:
-        """Waits for a log that was just made; `NotFound` where there is none."""
+        """Opens a log, and waits for a new one to begin; `NotFound` if there is none."""
         log = self._opened.get(name)
         if log is None:
             opened = await self._open(name)
             log = self._opened.get(name)
-            if log is None:  # else another was faster
+            if log is None:  # Else another task was faster.
                 log = opened
                 self._opened.put(name, log)
         return log
@@ -137,7 +137,7 @@ class ShardLogs:
         return log
 
     async def remove(self, name: str) -> None:
-        """The log and all its batches; nothing where it is gone already."""
+        """Removes a log and all its batches; does nothing if it is gone."""
         try:
             shard = (await self._keeper.find_shard(name)).shard
             await self._keeper.command(RemoveShard(shard))
@@ -146,11 +146,11 @@ class ShardLogs:
         self.forget(name)
 
     async def names(self, prefix: str) -> list[str]:
-        """Of all logs whose name begins so, in order."""
+        """Returns the names of logs that begin with `prefix`, in order."""
         return await self._keeper.log_names(prefix)
 
     def forget(self, name: str) -> None:
-        """The log is gone: whoever has it open is told so, and it is looked for anew."""
+        """Marks an open log as removed: its users look the name up again."""
         log = self._opened.pop(name)
         if log is not None:
             log.is_removed = True
@@ -162,7 +162,7 @@ class ShardLogs:
 
 
 class _NamedLog:
-    """A `ShardLog` that is looked for anew once its shard is gone."""
+    """A `ShardLog` that looks its name up again once its shard is gone."""
 
     def __init__(self, logs: ShardLogs, name: str, client: AsyncLogClient) -> None:
         self._logs = logs

@@ -31,7 +31,7 @@ from raftwood.net.stores import ClientNetwork
 
 
 class LogClient:
-    """Use `connect`, and `close` when done, or a `with` block."""
+    """A shard's client for threads. Use `connect`, and `close` when done, or a `with` block."""
 
     def __init__(self, thread: LoopThread, client: AsyncLogClient) -> None:
         self._thread = thread
@@ -49,9 +49,10 @@ class LogClient:
         timeout_ms: int = TIMEOUT_MS,
         tls: ClientTls | None = None,
     ) -> Self:
-        """A client of a shard, by number or name; `addresses` are some stores', HOST:PORT[,…].
+        """Connects to a shard, by number or name; `addresses` are those of some stores,
+        HOST:PORT[,…].
 
-        The secret is the clients', or the readers' for one that only reads.
+        The secret is that of clients, or of readers for a client that only reads.
         """
         given = addresses.split(",") if isinstance(addresses, str) else addresses
         network = ClientNetwork(
@@ -81,7 +82,7 @@ class LogClient:
         self.close()
 
     def close(self) -> None:
-        """Calls of other threads end, and whether their records are written is unknown."""
+        """Closes the client; other threads' calls fail, with the outcome of appends unknown."""
         self._thread.stop(self._client.close)
 
     @property
@@ -92,25 +93,25 @@ class LogClient:
 
     @staticmethod
     def get_log_record(size: int) -> RecordBuffer:
-        """A record with room for so many bytes; it may be reused as soon as `append` returns."""
+        """Returns a buffer of `size` bytes for a record, reusable as soon as `append` returns."""
         return AsyncLogClient.get_log_record(size)
 
     def append(self, record: RecordBuffer | Buffer) -> int:
-        """Durable on a majority when it returns; the record's LSN."""
+        """Appends a record; returns its LSN once a majority has stored it durably."""
         return self._thread.call(self._client.append(record))
 
     def append_soon(self, record: RecordBuffer | Buffer) -> "Future[int]":
-        """As `append`, without waiting: one thread's records stay in order."""
+        """Like `append`, but does not wait: one thread's records stay in order."""
         payload = record.payload if isinstance(record, RecordBuffer) else record
         return self._thread.begin(self._client.append(bytes(payload)))
 
     def append_many(self, records: Iterable[RecordBuffer | Buffer]) -> list[int]:
-        """Append records in order, many at once; their LSNs."""
-        # Taken here, as the iterable may be one that only this thread may use.
+        """Appends records in order, many at once; returns their LSNs."""
+        # The list is made here: the iterable may be one that only this thread may use.
         return self._thread.call(self._client.append_many(list(records)))
 
     def append_once(self, record: RecordBuffer | Buffer, *, producer: str, sequence: int) -> int:
-        """The same (producer, sequence) again, by whichever client, writes nothing twice."""
+        """Appends under a name: repeating (producer, sequence) writes nothing twice."""
         return self._thread.call(
             self._client.append_once(record, producer=producer, sequence=sequence)
         )
@@ -123,7 +124,7 @@ class LogClient:
         wait_ms: int = 0,
         has_internal: bool = False,
     ) -> tuple[list[Record], int]:
-        """Records from an LSN on, and where to read next: the same LSN where all was read."""
+        """Reads records from an LSN on; returns them and the LSN to read next."""
         return self._thread.call(
             self._client.read(
                 first_lsn, bytes_max=bytes_max, wait_ms=wait_ms, has_internal=has_internal
@@ -131,7 +132,7 @@ class LogClient:
         )
 
     def tail(self, first_lsn: int, *, bytes_max: int = READ_BYTES) -> Iterator[Record]:
-        """Records from an LSN on, for ever: at the end it waits for more."""
+        """Yields records from an LSN on, for ever: at the end it waits for more."""
         while True:
             records, first_lsn = self.read(first_lsn, bytes_max=bytes_max, wait_ms=TAIL_WAIT_MS)
             yield from records
@@ -139,7 +140,7 @@ class LogClient:
     # The shard's state
 
     def truncate(self, lsn: int) -> None:
-        """Let go of all records up to and with an LSN."""
+        """Truncates all records up to and including an LSN."""
         self._thread.call(self._client.truncate(lsn))
 
     def get_truncated_lsn(self) -> int:
@@ -152,19 +153,19 @@ class LogClient:
         return self._thread.call(self._client.get_required_lsn())
 
     def set_required_lsn(self, lsn: int) -> None:
-        """Keep all from an LSN on, whatever is truncated; 0 to let go."""
+        """Keeps all records from an LSN on, even if truncated; 0 lifts this."""
         self._thread.call(self._client.set_required_lsn(lsn))
 
     def get_tso_timestamp(self, count: int = 1) -> int:
-        """The first of so many timestamps that nobody else gets."""
+        """Reserves `count` unique timestamps; returns the first."""
         return self._thread.call(self._client.get_tso_timestamp(count))
 
     def update_leaseholder_id(self, holder: int) -> None:
-        """Take the shard's lease: appends of other holders are refused from now on."""
+        """Takes the shard's lease: the shard refuses appends of other holders from now on."""
         self._thread.call(self._client.update_leaseholder_id(holder))
 
     def seal(self) -> int:
-        """End the log for ever; the LSN of its end."""
+        """Ends the log for ever; returns the LSN of its end."""
         return self._thread.call(self._client.seal())
 
     def info(self) -> ShardInfo:

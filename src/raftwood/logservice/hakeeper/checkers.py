@@ -186,7 +186,7 @@ class PlanningRound:
         return known is not None and known.is_reborn
 
     def has_room(self, store: int) -> bool:
-        """Whether a store takes appends, as far as is known."""
+        """Whether a store takes appends, as far as this state shows."""
         known = self.state.stores.get(store)
         return known is not None and not known.is_short
 

@@ -1,7 +1,6 @@
-"""What is proposed to HAKeeper's raft group and asked of it, and the answers, as bytes.
+"""Commands proposed to HAKeeper's raft group, queries, and the answers, as bytes.
 
-Fields of commands that are not known are refused: skipping them could fail on one replica and not
-on another.
+Unknown fields of commands are refused: skipping them could fail on one replica and not on another.
 """
 
 from typing import TypeVar
@@ -29,7 +28,7 @@ _NUMBER_MAX = (1 << 63) - 1
 
 
 class KeeperTick(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """Time went on by one; the times are in ticks."""
+    """Advances HAKeeper's clock by one tick."""
 
     bootstrap_ticks: int
     service_removed_ticks: int
@@ -48,9 +47,9 @@ class HearService(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """What the leader of a term planned; one of an older term than seen before is ignored.
+    """A plan of the leader of a term; ignored if a newer term was seen.
 
-    So is one that was planned at another tick: who lived then may be gone.
+    Also ignored if it was planned at another tick: stores that lived then may be gone.
     """
 
     term: int
@@ -61,7 +60,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 class SetInitialCluster(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5
 ):
-    """What the cluster is to be; only the first proposer's counts."""
+    """The first shards and stores of the cluster; only the first proposal counts."""
 
     log_shards: int
     tn_shards: int
@@ -74,7 +73,7 @@ class SetInitialCluster(
 
 
 class AllocateIds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """Numbers that nobody else ever gets."""
+    """Reserves unique numbers."""
 
     count: int
 
@@ -95,14 +94,14 @@ class RemoveShard(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class DrainStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9):
-    """Let others take a living store's replicas over, or let it have some again."""
+    """Has other stores take a living store's replicas over, or ends that."""
 
     store: int
     is_draining: bool
 
 
 class ForgetStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=10):
-    """Speak no more of a store; it may not be a member of any shard."""
+    """Removes a store from the state; it may not be a member of any shard."""
 
     store: int
 
@@ -110,7 +109,7 @@ class ForgetStore(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class RemoveService(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=11
 ):
-    """Give a service's work to others at once."""
+    """Gives a service's work to others at once."""
 
     service: str
 
@@ -131,7 +130,7 @@ class RemoveTnShard(
 
 
 class AddGuests(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=14):
-    """Guests that a cluster gets which began before there were such; those it has stay."""
+    """Adds guests to a cluster that began without them; existing ones stay."""
 
     guests: dict[int, str]
 
@@ -155,7 +154,7 @@ KeeperCommand = (
 
 
 class KeeperDone(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Carried out; `id` is the new or first number where one was asked for."""
+    """The command was carried out; `id` is the new or first number if it asked for one."""
 
     id: int = 0
 
@@ -167,15 +166,15 @@ class Ordered(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Scheduled(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """How many orders of a batch were taken; the others did not fit what is known by now."""
+    """How many orders of a batch were taken; the others no longer fit the state."""
 
     taken: int
     is_outdated: bool = False
-    """The batch was of an older term or another tick, and ignored."""
+    """The batch was of an older term or another tick, and was ignored."""
 
 
 class InitialCluster(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Whether this proposal counted, or an earlier one did."""
+    """Whether this proposal counted, or an earlier one."""
 
     is_first: bool
 
@@ -211,7 +210,7 @@ def encode_result(result: KeeperResult) -> bytes:
 
 
 def decode_result(data: bytes) -> KeeperSuccess:
-    """The result, or the error that it tells of, raised."""
+    """Returns the result, or raises the error in it."""
     result = _results.decode(data)
     if isinstance(result, KeeperFailed):
         raise error_class(result.code)(result.message)
@@ -219,7 +218,7 @@ def decode_result(data: bytes) -> KeeperSuccess:
 
 
 def decode_orders(data: bytes) -> Orders:
-    """The answer to a heartbeat."""
+    """Returns the orders in an answer to a heartbeat."""
     result = decode_result(data)
     if not isinstance(result, Ordered):
         raise InternalError(f"HAKeeper answered a heartbeat with {result!r:.80}")
@@ -227,7 +226,7 @@ def decode_orders(data: bytes) -> Orders:
 
 
 def decode_id(data: bytes) -> int:
-    """The number that was asked for."""
+    """Returns the number in an answer."""
     result = decode_result(data)
     if not isinstance(result, KeeperDone):
         raise InternalError(f"HAKeeper answered {result!r:.80} where a number was asked for")
@@ -239,7 +238,7 @@ def failed(error: RaftwoodError) -> KeeperFailed:
 
 
 def check_command(command: KeeperCommand) -> None:
-    """Whether a command keeps to the limits, asked before it is carried out."""
+    """Checks that a command keeps to the limits, before it is carried out."""
     match command:
         case HearStore(heartbeat):
             _check_store(heartbeat)
@@ -326,22 +325,22 @@ def _check_guests(guests: dict[int, str]) -> None:
 
 
 class DescribeCluster(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """All there is to know; the answer is a `ClusterView`."""
+    """Asks for the whole cluster; the answer is a `ClusterView`."""
 
 
 class FindShard(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """One shard, by its name if that is given, else by its number; a `KeeperShardView`."""
+    """Asks for a shard, by its name if given, else by its number; answers a `KeeperShardView`."""
 
     shard: int = 0
     name: str = ""
 
 
 class ListAddresses(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Where the stores are; `Addresses`."""
+    """Asks for the addresses of stores; the answer is `Addresses`."""
 
 
 class ListLogs(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The logs whose names begin so; `LogNames`."""
+    """Asks for logs whose names begin with a prefix; the answer is `LogNames`."""
 
     prefix: str = ""
 
@@ -375,14 +374,14 @@ class KeeperShardView(msgspec.Struct, frozen=True, array_like=True, tag=12):
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     addresses: dict[int, str]
-    """Of all members."""
+    """The addresses of all members."""
     leader: int
     term: int
     epoch: int
     lagging: dict[int, int]
-    """By how many entries each member is behind the leader; left out until it has answered it."""
+    """By how many entries each member is behind the leader; only members that answered it."""
     retained_bytes: int = 0
-    """Of its log, at the store that keeps most."""
+    """The size of its log, at the store that keeps most."""
 
 
 class ServiceView(msgspec.Struct, frozen=True, array_like=True):
@@ -418,13 +417,13 @@ class ClusterView(msgspec.Struct, frozen=True, array_like=True, tag=11):
     tn_shards: tuple[TnShardView, ...]
     alarms: tuple[Alarm, ...]
     orders: tuple[Order, ...]
-    """Under way."""
+    """Orders under way."""
     failures: tuple[FailedOrder, ...]
     """Orders that were not carried out, the newest last."""
 
 
 class Addresses(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """Where each store is, known or named at the beginning."""
+    """The address of each store, as reported or as named at the beginning."""
 
     stores: dict[int, str]
 
@@ -448,7 +447,7 @@ def encode_query(query: KeeperQuery) -> bytes:
 
 
 def decode_answer(data: bytes, expected: type[AnswerType]) -> AnswerType:
-    """The answer, or the error that it tells of, raised."""
+    """Returns the answer, or raises the error in it."""
     said = _answers.decode(data)
     if isinstance(said, KeeperFailed):
         raise error_class(said.code)(said.message)

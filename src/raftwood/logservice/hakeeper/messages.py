@@ -1,9 +1,9 @@
 """Heartbeats of stores and services, the orders that answer them, and alarms.
 
-An order is given with each answer until it is acknowledged or its time is over, so it is carried
-out at least once: doing it twice does no harm. A store carries out only what its newest answer
-brings: what it has not begun when it sends the next heartbeat is dropped. A change of members
-names the epoch that it was decided at, and is refused at any other.
+HAKeeper repeats an order with each answer until it is acknowledged or expires, so a store carries
+it out at least once: doing it twice does no harm. A store carries out only the orders of its newest
+answer: it drops those not begun when it sends the next heartbeat. A change of members names the
+epoch at which it was decided, and is refused at any other.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ import msgspec
 
 
 class AlarmKind(StrEnum):
-    """What is wrong."""
+    """What an alarm is about."""
 
     BOOTSTRAP_FAILED = "bootstrap-failed"
     LEADERLESS = "leaderless"
@@ -24,11 +24,11 @@ class AlarmKind(StrEnum):
     REPLICA_PROBLEM = "replica-problem"
     UNKNOWN_REPLICA = "unknown-replica"
     STORE = "store"
-    """A store's own word."""
+    """An alarm that a store reports itself."""
 
 
 class Alarm(msgspec.Struct, frozen=True, array_like=True):
-    """One alarm; the shard is -1 and the store 0 where it is not about one."""
+    """One alarm; the shard is -1 and the store 0 if it concerns none."""
 
     kind: AlarmKind
     text: str
@@ -37,11 +37,11 @@ class Alarm(msgspec.Struct, frozen=True, array_like=True):
 
 
 EPOCH_OF_REMOVED = (1 << 63) - 1
-"""Of a shard that is no more: above all that a replica may know."""
+"""The epoch of a removed shard: above any that a replica may know."""
 
 
 class OrderKind(StrEnum):
-    """What is to be done."""
+    """What an order asks for."""
 
     BOOTSTRAP_SHARD = "bootstrap-shard"
     """To a store: begin a new shard; `members` are its first voters and their addresses."""
@@ -50,36 +50,36 @@ class OrderKind(StrEnum):
     STOP_REPLICA = "stop-replica"
     """To a store: stop the replica; its data stays."""
     KILL_ZOMBIE = "kill-zombie"
-    """To a store: remove a replica, and its data, that its shard has removed or that is deleted;
-    refused by a replica that is a member by its own word, at `epoch` or above."""
+    """To a store: remove a replica and its data that its shard has removed or whose shard is
+    deleted; a replica refuses if it knows itself as a member, at `epoch` or above."""
     ADD_LEARNER = "add-learner"
-    """To the leader: let `store` at `address` take part without a vote."""
+    """To the leader: add `store` at `address` as a learner, without a vote."""
     ADD_VOTER = "add-voter"
-    """To the leader: give the learner `store` a vote; where `removed` is set, it leaves in the same
-    step, so that there is no moment with a vote too few or too many."""
+    """To the leader: give the learner `store` a vote; if `removed` is set, that member leaves in
+    the same step, so that there is never a vote too few or too many."""
     REMOVE_MEMBER = "remove-member"
-    """To the leader: `store` is no member any more."""
+    """To the leader: remove the member `store`."""
     TRANSFER_LEADER = "transfer-leader"
-    """To the leader: let `store` lead."""
+    """To the leader: hand over to `store`."""
     ADD_TN_SHARD = "add-tn-shard"
     """To a TN: own `tn_shard`; take the lease of the log `shard` as `holder`."""
     REMOVE_TN_SHARD = "remove-tn-shard"
     """To a TN: give `tn_shard` up."""
     SHUTDOWN_SERVICE = "shutdown-service"
-    """To a service that was taken for dead and whose work others have: stop, and begin anew."""
+    """To a service taken for dead, whose work others have: stop, and begin anew."""
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """One order; `to_store` or `to_service` says whose it is."""
+    """One order to the store `to_store` or the service `to_service`."""
 
     id: int
-    """Given when it is scheduled, increasing; 0 before."""
+    """Its number, given when it is scheduled, increasing; 0 before."""
     kind: OrderKind
     to_store: int = 0
     to_service: str = ""
     shard: int = 0
     epoch: int = 0
-    """At which a change of members was decided."""
+    """The epoch at which a change of members was decided."""
     members: dict[int, str] = {}
     store: int = 0
     address: str = ""
@@ -101,9 +101,9 @@ class Orders(msgspec.Struct, frozen=True, array_like=True):
 HAKEEPER_SHARD = 0
 GUESTS_FIRST = 1 << 40
 """Shards from this number on are no logs: other state machines, named when a cluster begins, that
-HAKeeper places and mends as it does logs."""
+HAKeeper places and repairs like logs."""
 DISK_SLOW = "disk-slow"
-"""Begins the alarm of a store whose disk is far slower than others'."""
+"""The first word of the alarm of a store whose disk is far slower than others'."""
 
 
 def is_log(shard: int) -> bool:
@@ -111,7 +111,7 @@ def is_log(shard: int) -> bool:
 
 
 class ShardReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """One shard's replica as its store sees it; a store has one of a shard at the most."""
+    """One shard's replica as its store sees it; a store has at most one of each shard."""
 
     shard: int
     epoch: int
@@ -123,48 +123,48 @@ class ShardReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     term: int
     applied: int
     lagging: dict[int, int] = {}
-    """At the leader: how many entries each other member that has answered it is behind."""
+    """At the leader: by how many entries each other member that answered it is behind."""
     problem: str = ""
-    """Why the replica does not serve; it is being repaired by its store."""
+    """Why the replica does not serve; its store is repairing it."""
     retained_bytes: int = 0
-    """Of the log that cannot be freed yet."""
+    """The size of the log that cannot be freed yet."""
     is_joint: bool = False
     """Whether a joint change is under way; `voters` are those after it."""
 
 
 class FinishedOrder(msgspec.Struct, frozen=True, array_like=True):
-    """The acknowledgement of an order: it was carried out, or why it was not."""
+    """The acknowledgement of an order: success, or why it failed."""
 
     order: int
     error: str = ""
 
 
 class StoreHeartbeat(msgspec.Struct, frozen=True, array_like=True):
-    """A log store's word, each second."""
+    """A log store's report, each second."""
 
     store: int
     address: str
     failure_domain: str
     incarnation: str
-    """Of the data folder: a store that comes back empty has another one."""
+    """The id of the data folder: a store that comes back empty has another one."""
     version: str
     replicas: tuple[ShardReplicaReport, ...] = ()
     finished: tuple[FinishedOrder, ...] = ()
-    """Orders since the last heartbeat that was answered."""
+    """Orders finished since the last heartbeat that was answered."""
     alarms: tuple[str, ...] = ()
     disk_bytes: int = 0
     disk_free_bytes: int = 0
     is_short: bool = False
-    """So little is free that it takes no more appends."""
+    """Whether too little disk is free to take appends."""
 
 
 class ServiceKind(StrEnum):
-    """Who uses the log."""
+    """The kinds of services that use the log."""
 
     CN = "cn"
-    """Computes: gateways and readers; many, and none owns a shard."""
+    """Compute node: gateways and readers; there are many, and none owns a shard."""
     TN = "tn"
-    """Owns TN shards: the one writer of a log shard, by its lease."""
+    """Transaction node: owns TN shards; the one writer of a log shard, by its lease."""
     OTHER = "other"
 
 
@@ -177,7 +177,7 @@ class TnReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ServiceHeartbeat(msgspec.Struct, frozen=True, array_like=True):
-    """A service's word."""
+    """A service's report."""
 
     service: str
     """Its id, the same over restarts."""

@@ -1,6 +1,6 @@
-"""HAKeeper's answers to questions, and the alarms that people should look at, from its state.
+"""HAKeeper's answers to queries, and alarms for operators, from its state.
 
-Nothing is done for an alarm by itself.
+HAKeeper takes no action on an alarm.
 """
 
 import msgspec
@@ -94,7 +94,7 @@ _queries: msgspec.msgpack.Decoder[KeeperQuery] = msgspec.msgpack.Decoder(KeeperQ
 
 
 def answer(state: KeeperState, settings: HaKeeperSettings, query: bytes) -> bytes:
-    """Answer a question from a state; an error is an answer, too."""
+    """Answers a query from a state; an error is an answer, too."""
     said: KeeperAnswer | KeeperFailed
     try:
         match _queries.decode(query):
@@ -114,7 +114,7 @@ def answer(state: KeeperState, settings: HaKeeperSettings, query: bytes) -> byte
 
 
 def describe(state: KeeperState, settings: HaKeeperSettings) -> ClusterView:
-    """The whole cluster as it is known."""
+    """The whole cluster as HAKeeper knows it."""
     shards = tuple(view_shard(state, number) for number in sorted(state.shards))
     return ClusterView(
         state.phase,

@@ -183,7 +183,7 @@ def drop_order(state: KeeperState, order: Order) -> None:
     """Drops an order; its target may still carry it out until its next report."""
     del state.orders[order.id]
     if order.kind in PLACING:
-        # The replica may just have been made by this order: whether it belongs to nobody is judged
+        # The replica may just have been made by this order: whether it is a zombie is judged
         # by reports from now on.
         store = state.stores.get(order.store or order.to_store)
         if store is not None:
@@ -215,7 +215,7 @@ def _lose(state: KeeperState, store: int) -> None:
     """
     for shard in state.shards.values():
         if store in shard.awaited and store not in shard.told:
-            # It was never told to begin, so that it has promised nothing
+            # It never received the order to begin, so that it has promised nothing
             # (`test_a_founder_that_comes_back_empty_begins_if_it_was_not_told_before`).
             continue
         _begun(shard, store)

@@ -20,17 +20,17 @@ class ClusterPhase(StrEnum):
     """How far the cluster is."""
 
     CREATED = "created"
-    """Nobody has said yet what the cluster is to be."""
+    """No proposal has named the first shards and stores yet."""
     BOOTSTRAPPING = "bootstrapping"
     BOOTSTRAP_COMMANDS_RECEIVED = "bootstrap-commands-received"
-    """It is decided where each of the first shards begins."""
+    """The places of the first shards are decided."""
     RUNNING = "running"
     BOOTSTRAP_FAILED = "bootstrap-failed"
-    """Some shard did not begin in time; the cluster runs as soon as all do after all."""
+    """Some shard did not begin in time; the cluster still runs as soon as all have begun."""
 
 
 class StoreState(msgspec.Struct, array_like=True):
-    """A store that has reported, and what it said last."""
+    """A store that has reported, and its last report."""
 
     address: str
     failure_domain: str
@@ -43,13 +43,13 @@ class StoreState(msgspec.Struct, array_like=True):
     disk_free_bytes: int = 0
     is_draining: bool = False
     strange_since: dict[int, int] = {}
-    """Shards that it has a replica of without being a member, or about to be, and since when."""
+    """Shards of which it has a replica but is no (coming) member, and since when."""
     condemned: list[int] = []
-    """Shards whose replica it was told to remove; it gets no other before it has done so."""
+    """Shards whose replica it was ordered to remove; it gets no new one before that."""
     is_short: bool = False
-    """It takes no more appends, for its disk is nearly full."""
+    """It takes no more appends, because its disk is nearly full."""
     served_as: str = ""
-    """The incarnation that it first had a replica as."""
+    """Its incarnation when it first had a replica."""
 
     @property
     def is_reborn(self) -> bool:
@@ -58,14 +58,14 @@ class StoreState(msgspec.Struct, array_like=True):
 
 
 class VoterMove(msgspec.Struct, frozen=True, array_like=True):
-    """A voter that moves for the sake of balance."""
+    """A voter that moves to balance the load."""
 
     source: int
     target: int
 
 
 class KeeperShardState(msgspec.Struct, array_like=True):
-    """A shard: what is wanted, and the newest that is known of it."""
+    """A shard: the wanted members, and the newest known configuration."""
 
     name: str
     replicas: int
@@ -74,7 +74,7 @@ class KeeperShardState(msgspec.Struct, array_like=True):
     nonce: str = ""
     is_initial: bool = False
     founders: dict[int, str] = {}
-    """Its first voters; once set, never changed: two beginnings would be two shards."""
+    """Its first voters; once set, never changed: two beginnings would make two shards."""
     awaited: list[int] = []
     """Founders that have not begun yet, and may."""
     epoch: int = 0
@@ -82,7 +82,7 @@ class KeeperShardState(msgspec.Struct, array_like=True):
     learners: tuple[int, ...] = ()
     is_joint: bool = False
     lost: list[int] = []
-    """Members whose store came back without its data: what they voted for is forgotten."""
+    """Members whose store came back without its data, and so forgot its votes."""
     leader: int = 0
     term: int = 0
     leader_tick: int = 0
@@ -90,13 +90,13 @@ class KeeperShardState(msgspec.Struct, array_like=True):
     lagging: dict[int, int] = {}
     move: VoterMove | None = None
     conflicts: dict[int, str] = {}
-    """Stores that contradict the configuration at the same epoch, and what they say."""
+    """Stores that contradict the configuration at the same epoch, and their reports."""
     told: list[int] = []
-    """Awaited founders that an answer has told to begin, so that they may have."""
+    """Awaited founders that received the order to begin, so that they may have begun."""
 
 
 class ServiceState(msgspec.Struct, array_like=True):
-    """A service that has reported, and what it said last."""
+    """A service that has reported, and its last report."""
 
     kind: ServiceKind
     address: str
@@ -106,7 +106,7 @@ class ServiceState(msgspec.Struct, array_like=True):
 
 
 class TnShardState(msgspec.Struct, array_like=True):
-    """A TN shard: the log shard it writes, and who owns it under which lease."""
+    """A TN shard: the log shard it writes, and its owner with the lease."""
 
     log_shard: int
     nonce: str = ""
@@ -123,19 +123,19 @@ class FailedOrder(msgspec.Struct, frozen=True, array_like=True):
     shard: int
     error: str
     store: int = 0
-    """Whom the order was about, where that is another than its target."""
+    """The store that the order was about, if it is not the target."""
 
 
 class KeeperState(msgspec.Struct, array_like=True):
-    """All of it; equal commands lead to equal states."""
+    """HAKeeper's whole state; equal commands lead to equal states."""
 
     phase: ClusterPhase = ClusterPhase.CREATED
     reason: str = ""
     """Why the bootstrap failed."""
     tick: int = 1
-    """Above 0, so that 0 means never."""
+    """Starts above 0, so that 0 means never."""
     term: int = 0
-    """Of the newest batch of orders."""
+    """The term of the newest batch of orders."""
     initial_tick: int = 0
     members: dict[int, str] = {}
     """The stores named at the beginning."""
@@ -149,7 +149,7 @@ class KeeperState(msgspec.Struct, array_like=True):
     orders: dict[int, Order] = {}
     failures: list[FailedOrder] = []
     forgotten: dict[int, str] = {}
-    """Stores that an operator had forgotten, and the incarnation that each had replicas as."""
+    """Stores that an operator removed, and the incarnation that each had replicas as."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -159,12 +159,12 @@ _decoder: msgspec.msgpack.Decoder[KeeperState] = msgspec.msgpack.Decoder(KeeperS
 def encode_state(state: KeeperState) -> bytes:
     fields = msgspec.structs.astuple(state)
     if not state.forgotten:
-        fields = fields[:-1]  # as release 0.1.0 wrote it, until there is something to tell
+        fields = fields[:-1]  # as release 0.1.0 wrote it, while there is nothing to add
     return _FORMAT.encode(_encoder.encode(fields))
 
 
 def decode_state(data: bytes) -> KeeperState:
-    """`UnsupportedVersion` where a newer program made it, `StoreDamaged` where none did."""
+    """Decodes a snapshot: `UnsupportedVersion` if a newer program made it, else `StoreDamaged`."""
     return _FORMAT.decode(data, _checked)
 
 

@@ -1,6 +1,6 @@
 """`HaKeeperStateMachine`: HAKeeper as a raft group replicates it, over `rules`.
 
-The group's leader proposes a `KeeperTick` each tick, and after it what `plan` finds, as a
+The group's leader proposes a `KeeperTick` each tick, followed by the orders of `plan` as a
 `Schedule` of its term.
 """
 
@@ -15,7 +15,7 @@ from raftwood.raft.state_machine import CommittedCommand, ExtraFiles, Stopped, g
 
 
 class HaKeeperStateMachine:
-    """Commands and questions are bytes, and so are results and answers."""
+    """Takes commands and queries as bytes, and returns results and answers as bytes."""
 
     def __init__(self, settings: HaKeeperSettings | None = None) -> None:
         self.settings = settings or HaKeeperSettings()
@@ -28,17 +28,17 @@ class HaKeeperStateMachine:
         return queries.answer(self.state, self.settings, query)
 
     def tick_command(self) -> bytes:
-        """What the leader proposes each tick."""
+        """The command that the leader proposes each tick."""
         return encode_command(
             KeeperTick(self.settings.bootstrap_ticks, self.settings.service_removed_ticks)
         )
 
     def plan(self) -> list[Order]:
-        """What the leader orders after a tick, from the state as it is here."""
+        """The orders of the leader after a tick, from this replica's state."""
         return checkers.plan(self.state, self.settings)
 
     def schedule_command(self, term: int) -> bytes | None:
-        """The plan as a command of the leader's term; none where there is nothing to order."""
+        """The plan as a command of the leader's term; None if there is nothing to order."""
         orders = self.plan()
         return encode_command(Schedule(term, self.state.tick, tuple(orders))) if orders else None
 
@@ -57,4 +57,4 @@ class HaKeeperStateMachine:
         self.state = decode_state(data)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the machine holds no resources."""

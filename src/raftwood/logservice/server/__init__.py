@@ -1,4 +1,4 @@
-"""A store of the log service: its shards served to clients, and its part in what HAKeeper does.
+"""A store of the log service: serves its shards to clients, and carries out HAKeeper's orders.
 
 Start reading at `log_store`, then `shard_service` for requests, `truncation` for the truncation
 worker, `heartbeats` for the store's reports and the orders it carries out, and `keeper_service`

@@ -1,4 +1,4 @@
-"""How full the disk is: an alarm before it matters, and no more appends when it does."""
+"""Watches how full the disk is: alarms in time, and refuses appends when too little is free."""
 
 import asyncio
 from typing import Final
@@ -11,13 +11,13 @@ from raftwood.logservice.settings import LogServiceSettings
 
 LOOK_S: Final = 1.0
 NEAR_LOOK_S: Final = 0.05
-"""Near a limit: a fast log must not fill the disk between two looks."""
+"""The pause near a limit: a fast log must not fill the disk between two looks."""
 
 _log = get_logger("disk")
 
 
 class DiskWatch:
-    """Looks once a second, and more often where it matters."""
+    """Looks at the free space once a second, and more often near a limit."""
 
     def __init__(self, environment: Environment, folder: str, settings: LogServiceSettings) -> None:
         self._environment = environment
@@ -49,11 +49,11 @@ class DiskWatch:
 
     @property
     def is_short(self) -> bool:
-        """Whether so little is free that appends have to wait."""
+        """Whether too little is free to take appends."""
         return self._is_looked_at and self.free_bytes < self._settings.disk_refuse_bytes
 
     def check_room(self) -> None:
-        """Raises where appends have to wait."""
+        """Raises `DiskFull` if too little is free to take appends."""
         if self.is_short:
             least = self._settings.disk_refuse_bytes
             self.refused += 1

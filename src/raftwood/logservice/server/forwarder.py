@@ -1,4 +1,4 @@
-"""Where shards are, and requests for shards that another store leads."""
+"""Finds shards, and forwards requests to stores that lead them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,17 +13,17 @@ from raftwood.net.stores import ClientNetwork, Stores
 from raftwood.raft.node_host import NodeHost
 
 FRESH_S: Final = 1.0
-"""For so long a shard's place, as HAKeeper has told it, is not asked for again."""
+"""How long HAKeeper's answer about a shard's place is reused."""
 LOCATIONS_MAX: Final = 10_000
 
 TELL_MS: Final = 1_000
 
 LookUp = Callable[[int | str], Awaitable[Location]]
-"""Asks HAKeeper."""
+"""Asks HAKeeper where a shard is."""
 
 
 class Forwarder:
-    """Finds the stores of shards, and asks their leaders."""
+    """Finds the stores of shards, and sends requests to their leaders."""
 
     def __init__(
         self, environment: Environment, host: NodeHost, network: ClientNetwork, own_address: str
@@ -36,12 +36,12 @@ class Forwarder:
 
     @property
     def stores(self) -> Stores:
-        """Connections to all stores that this one has heard of."""
+        """Connections to all stores that this one knows."""
         self._stores.learn(self._host.addresses())
         return self._stores
 
     async def locate(self, shard: int | str) -> Location:
-        """Where a shard is; from its replica here, or else as HAKeeper knows."""
+        """Returns where a shard is: from its replica here, or else from HAKeeper."""
         if isinstance(shard, int) and shard in self._host.groups():
             status = self._host.status(shard)
             if status.leader or shard == 0:
@@ -59,7 +59,7 @@ class Forwarder:
         return location
 
     async def refusal(self, shard: int) -> RaftwoodError:
-        """What to answer to a request for a shard that has no replica here."""
+        """The error that answers a request for a shard without a replica here."""
         try:
             location = await self.locate(shard)
         except NotFound:
@@ -77,7 +77,7 @@ class Forwarder:
     async def ask_leader(
         self, shard: int, method: Method, payload: bytes, timeout_ms: int
     ) -> bytes:
-        """Ask whoever leads a shard, once; the answer is the leader's, errors too."""
+        """Sends a request to a shard's leader, once; returns or raises the leader's answer."""
         location = await self.locate(shard)
         if location.leader in (0, self._host.id):
             raise NotLeader(f"shard {shard} has no leader that store {self._host.id} knows of")
@@ -93,7 +93,7 @@ class Forwarder:
         return bytes(await channel.call(method, payload, timeout_ms))
 
     def tell_of_orders(self, store: int) -> None:
-        """Where this does not get through, the next heartbeat finds the orders."""
+        """Notifies a store that orders wait; if this is lost, its next heartbeat brings them."""
         stores = self.stores
         if store not in stores.known():
             return

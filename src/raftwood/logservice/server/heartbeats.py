@@ -1,7 +1,7 @@
-"""A store's heartbeats to HAKeeper, and the orders that they bring, carried out.
+"""A store's heartbeats to HAKeeper, and the execution of the orders that answer them.
 
-An order comes with every heartbeat's answer until it is acknowledged. It is carried out once per
-number for as long as it comes; one shard's orders one after the other.
+HAKeeper repeats an order with every answer until it is acknowledged. The store carries out each
+order number once while it is repeated, and one shard's orders one after the other.
 """
 
 import asyncio
@@ -27,27 +27,27 @@ from raftwood.raft.node_host import GroupStatus, NodeHost
 from raftwood.raft.state_machine import StateMachine
 
 GATHER_S: Final = 0.01
-"""Who asks within this time is served together with the first one."""
+"""Requests within this time of the first one are served together with it."""
 REST_SHARE: Final = 9
-"""However often it is asked for, the work rests so many times as long as it took."""
+"""Between requested pieces of work the pacer rests this many times the last one's duration."""
 
 
 class Pacer:
-    """`wait` comes before each piece of work."""
+    """Paces repeated work: call `wait` before each piece."""
 
     def __init__(self, period_ms: int) -> None:
         self._period_s = period_ms / 1000
         self._asked = asyncio.Event()
         self._began: float | None = None
         self._due = 0.0
-        """When the period will be over."""
+        """When the period ends."""
 
     def ask(self) -> None:
-        """Let the work be done soon."""
+        """Asks for the work to be done soon."""
         self._asked.set()
 
     async def wait(self) -> bool:
-        """Until a period is over, or somebody asks; whether it is the former."""
+        """Waits until the period ends (returns True), or until `ask` is called (returns False)."""
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began = self._due = loop.time()
@@ -76,7 +76,7 @@ _orders_log = get_logger("orders")
 
 
 class OrderExecutor:
-    """`factory_of` makes the state machine of a shard."""
+    """Carries orders out; `factory_of` makes the state machine of a shard."""
 
     def __init__(
         self, host: NodeHost, factory_of: Callable[[int], Callable[[], StateMachine]]
@@ -88,18 +88,18 @@ class OrderExecutor:
         self._locks: dict[int, asyncio.Lock] = {}
         self._finished: dict[int, FinishedOrder] = {}
         self._wanted: set[int] = set()
-        """Orders of the newest answer: others are not begun any more."""
+        """Orders of the newest answer: no others are begun."""
 
     def finished(self) -> tuple[FinishedOrder, ...]:
-        """What is to be acknowledged with the next heartbeat.
+        """The orders to acknowledge with the next heartbeat.
 
-        HAKeeper judges by that heartbeat: what has not begun waits for its answer.
+        HAKeeper judges by that heartbeat: orders not yet begun wait for its answer.
         """
         self._wanted.clear()
         return tuple(self._finished.values())
 
     def take(self, orders: Orders, acknowledged: tuple[FinishedOrder, ...]) -> None:
-        """A heartbeat's answer; `acknowledged` is what that heartbeat told."""
+        """Takes the answer to a heartbeat, which carried the acknowledgements `acknowledged`."""
         for each in acknowledged:
             self._finished.pop(each.order, None)
         if orders.term < self._term:
@@ -164,7 +164,7 @@ class OrderExecutor:
     async def _kill(self, order: Order) -> None:
         shard = order.shard
         if shard in self._host.halted():
-            await self._host.stop_group(shard)  # its repair, which nobody will answer
+            await self._host.stop_group(shard)  # its repair, which no member will answer
         if shard in self._host.groups():
             _check_zombie(order, self._host.status(shard))
             await self._host.remove_replica(shard)
@@ -179,7 +179,7 @@ class OrderExecutor:
 
 
 def _check_zombie(order: Order, status: GroupStatus) -> None:
-    """HAKeeper may not have heard yet of a change that made this replica a member."""
+    """Refuses if this replica is a member: HAKeeper may not know of the newest change yet."""
     is_member = status.store in (*status.voters, *status.learners)
     if is_member and status.epoch >= order.epoch:
         raise Conflict(f"store {status.store} is a member of shard {order.shard} by now")
@@ -210,13 +210,13 @@ def _is_done(order: Order, status: GroupStatus) -> bool:
 
 
 UNANSWERED_TOLD: Final = 3
-"""So many heartbeats in a row without an answer are told."""
+"""Unanswered heartbeats in a row after which a warning is logged."""
 
 _log = get_logger("heartbeats")
 
 
 class Heartbeats:
-    """One per store."""
+    """Sends a store's heartbeats."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Heartbeats:
         self._alarms = alarms
         self._storage_of = storage_of
         self.is_heard = False
-        """Whether HAKeeper answered the last one."""
+        """Whether HAKeeper answered the last heartbeat."""
         self._unanswered = 0
 
     async def run(self) -> None:
@@ -253,7 +253,7 @@ class Heartbeats:
             await self.beat()
 
     def soon(self) -> None:
-        """Orders wait at HAKeeper."""
+        """Sends the next heartbeat soon: orders wait at HAKeeper."""
         self._pacing.ask()
 
     async def beat(self) -> None:
@@ -263,7 +263,7 @@ class Heartbeats:
         except RaftwoodError as error:
             self.is_heard = False
             self._unanswered += 1
-            # One that fails now and then is usual, at the start and at elections.
+            # A single failure is usual, at the start and at elections.
             if self._unanswered == UNANSWERED_TOLD:
                 _log.warning("HAKeeper does not answer", reason=error.message)
             return
@@ -290,8 +290,8 @@ class Heartbeats:
         )
 
     def _report(self, status: GroupStatus) -> ShardReplicaReport:
-        # Of who has never answered this leader it is not known how far behind it is: in a short
-        # log it would seem close.
+        # The lag of a member that never answered this leader is unknown, and left out: in a short
+        # log it would seem small.
         storage = self._storage_of(status.group)
         return ShardReplicaReport(
             shard=status.group,
@@ -313,7 +313,7 @@ class Heartbeats:
 
 
 def limited_alarms(alarms: Sequence[str]) -> tuple[str, ...]:
-    """As many as HAKeeper takes: a store must not be taken for dead for all that is wrong there."""
+    """As many alarms as HAKeeper takes: too many must not make it refuse the heartbeat."""
     told = [alarm[:TEXT_MAX] for alarm in alarms[:ALARMS_MAX]]
     if len(alarms) > ALARMS_MAX:
         told[-1] = f"more-alarms: {len(alarms) - ALARMS_MAX + 1} more on this store"

@@ -1,8 +1,8 @@
-"""The store's replica of HAKeeper: its requests, and what its leader does each tick.
+"""The store's replica of HAKeeper: serves its requests, and does the leader's work each tick.
 
-The leader lets time go on, sets the cluster up, and plans. It also plans as soon as somebody wants
-something, and lets the stores know that orders wait: else a new shard would take a tick and a
-heartbeat to begin.
+The leader advances the clock, sets the cluster up, and plans. It also plans as soon as a request
+changes something, and notifies the stores of waiting orders: otherwise a new shard would take a
+tick and a heartbeat to begin.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ _log = get_logger("hakeeper")
 
 
 class KeeperDriver:
-    """Runs on every store, and does something where that one leads HAKeeper."""
+    """Runs on every store, and works while the store leads HAKeeper."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class KeeperDriver:
         version: str,
         tell: Callable[[int], None],
     ) -> None:
-        """`tell` lets a store know that orders wait for it."""
+        """`tell` notifies a store that orders wait for it."""
         self._host = host
         self._settings = settings
         self._first_members = dict(first_members)
@@ -84,7 +84,7 @@ class KeeperDriver:
                 _log.debug("no tick", reason=error.message)
 
     def plan_soon(self) -> None:
-        """Somebody wants something: orders need not wait for the next tick."""
+        """Plans before the next tick: a request may need orders."""
         self._pacing.ask()
 
     async def _work(self, *, is_tick: bool) -> None:
@@ -131,8 +131,8 @@ class KeeperDriver:
             _log.info("initial cluster", shards=settings.log_shards, stores=stores)
 
     async def _add_guests(self, state: KeeperState) -> None:
-        """Those that a cluster lacks which began with an older program; once no store runs that
-        any more, for it could not carry this out.
+        """Adds guests that a cluster of an older program lacks, once no store runs that program any
+        more: it could not carry this out.
         """
         missing = {each: name for each, name in self._guests.items() if each not in state.shards}
         if missing and all(each.version == self._version for each in state.stores.values()):
@@ -146,11 +146,11 @@ class KeeperDriver:
 
 TIMEOUT_MS: Final = 5_000
 _NO_OPERATORS: Final = (KeeperTick, Schedule, HearStore, SetInitialCluster, AddGuests)
-"""Said by HAKeeper's leader, or as heartbeats: a batch of some far term would end all planning."""
+"""Only for HAKeeper's leader and heartbeats: a batch of a far term would end all planning."""
 
 
 class KeeperService:
-    """Serves HAKeeper where this store has a replica of it; else tells who may lead it."""
+    """Serves HAKeeper if this store has a replica of it; else names the store that may lead it."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class KeeperService:
         plan_soon: Callable[[], None],
         beat_soon: Callable[[], None],
     ) -> None:
-        """`plan_soon` is for the leader, and `beat_soon` for a store that is told of orders."""
+        """`plan_soon` runs the leader's planner; `beat_soon` fetches orders for this store."""
         self._host = host
         self._keeper = keeper
         self._plan_soon = plan_soon

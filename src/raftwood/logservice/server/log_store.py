@@ -1,4 +1,4 @@
-"""`LogStore`: a store of the log service on a raft host; what runs on it begins and ends here."""
+"""`LogStore`: a store of the log service on a raft host; starts and stops all its parts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -39,36 +39,36 @@ _log = get_logger("log-store")
 
 
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs on the stores as a shard of its own, and is no log.
+    """A shard on the stores that is not a log.
 
-    It is placed and mended as logs are, and served to clients as a raft group.
+    HAKeeper places and repairs it like a log, and clients use it as a raft group.
     """
 
     name: str
     machine: Callable[[], StateMachine]
     run: Callable[[], Coroutine[Any, Any, None]]
-    """What goes on beside it on every store, for ever."""
+    """A task that runs beside it on every store, for ever."""
 
 
 class LogStorePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a store is, and whom it knows."""
+    """The addresses of a store and of the first members."""
 
     address: str
     folder: str
     version: str
     first_members: Mapping[int, str]
-    """The stores that begin HAKeeper, and their addresses; also whom a later store asks first."""
+    """The stores that begin HAKeeper, and their addresses; a later store asks them first."""
     network: ClientNetwork
-    """How this store proves itself to others when it asks as a client does."""
+    """How this store authenticates when it connects to others as a client."""
 
 
 def host_settings(settings: RaftHostSettings) -> RaftHostSettings:
-    """The raft host takes no snapshots by itself here: the truncation worker does."""
+    """Turns the raft host's own snapshots off: the truncation worker takes them."""
     return msgspec.structs.replace(settings, snapshot_entries=0)
 
 
 class LogStore:
-    """Use `start`, and `close` when done, before the host is closed."""
+    """A store. Use `start`, and `close` when done, before the host is closed."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LogStore:
         self._keeper_settings = keeper_settings
         self._forwarder = Forwarder(environment, host, place.network, place.address)
         self._forwarder.look_up = self._look_up
-        # What the store has heard of others is newer than what its file says.
+        # Addresses learned from others are newer than those of the configuration file.
         self._forwarder.stores.learn(dict(place.first_members) | host.addresses())
         self.keeper = KeeperClient(self._forwarder.stores)
         self.disk = DiskWatch(environment, place.folder, settings)
@@ -135,7 +135,7 @@ class LogStore:
         self._keeper_service.register(service)
 
     async def start(self, *, joins: bool) -> None:
-        """Start what the store holds, and HAKeeper where it is one of the first; then all else."""
+        """Starts the groups on disk, and HAKeeper on one of the first stores; then all else."""
         for shard in self.host.stored_groups():
             await self.host.start_group(shard, self._factory_of(shard))
         is_first = self.host.id in self._place.first_members and not joins
@@ -174,7 +174,7 @@ class LogStore:
         await self._forwarder.close()
 
     def problems(self) -> Mapping[str, str]:
-        """What keeps the store from being of use, by part; nothing where all is well."""
+        """The reasons why the store is not ready, by part; empty if it is."""
         silent = "" if self.heartbeats.is_heard else "it does not answer this store yet"
         damaged = ", ".join(str(shard) for shard in self.host.halted())
         return {
@@ -183,7 +183,7 @@ class LogStore:
         }
 
     def alarms(self) -> list[str]:
-        """What is wrong with this store, in words; each begins with the alarm's name."""
+        """The store's alarms, in words; each begins with the alarm's name."""
         refused = [
             f"refused: store {store} does not let this one in: {reason}"
             for store, reason in self.host.refusals().items()

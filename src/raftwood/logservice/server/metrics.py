@@ -1,4 +1,4 @@
-"""Metrics of a store: its shards' work, its disk, and the cluster where it leads HAKeeper.
+"""Metrics of a store: its shards' work, its disk, and the cluster if it leads HAKeeper.
 
 A shard that left the store is no longer reported.
 """
@@ -30,7 +30,7 @@ class _Counts:
 
 
 class ShardMetrics:
-    """Plain counts by shard, read when somebody looks; times once for each request."""
+    """Plain counts by shard, read at each scrape; durations are observed at each request."""
 
     def __init__(self, metrics: Metrics, host: NodeHost) -> None:
         self._host = host
@@ -86,7 +86,7 @@ class ShardMetrics:
     def _reader(self, read: Callable[[_Counts], int]) -> Callable[[], dict[str, float]]:
         def read_all() -> dict[str, float]:
             here = [shard for shard in self._host.groups() if is_log(shard)]
-            # What left takes its counts along: one that comes back begins anew.
+            # A shard that left takes its counts along: it begins anew if it comes back.
             self._counts = {shard: self._counts.get(shard) or _Counts() for shard in here}
             return {str(shard): read(counts) for shard, counts in self._counts.items()}
 
@@ -94,7 +94,7 @@ class ShardMetrics:
 
 
 ALARM_KINDS: Final = ("disk-short", DISK_SLOW, "log-retained", "truncation-stalled")
-"""They are told also where there is none, so that an alert sees them end."""
+"""Reported even without an alarm, so that an alert sees the alarm end."""
 
 
 def register_storage_metrics(
@@ -103,7 +103,7 @@ def register_storage_metrics(
     disk: DiskWatch,
     alarms: Callable[[], Sequence[str]],
 ) -> None:
-    """The figures of shards are those of the truncation worker's last look."""
+    """Registers gauges; the figures of shards are those of the truncation worker's last look."""
 
     def by_shard(name: str, text: str, read: Callable[[ShardStorage], float]) -> None:
         metrics.pull_gauges(
@@ -184,7 +184,7 @@ def stores_by_state(state: KeeperState, settings: HaKeeperSettings) -> dict[str,
 
 
 def shards_by_state(state: KeeperState, settings: HaKeeperSettings) -> dict[str, float]:
-    """A shard is healthy that has a leader, and as many voters that serve as it wants."""
+    """Counts shards by state; a healthy one has a leader and enough serving voters."""
     planning = PlanningRound(state, settings)
     counts: dict[str, float] = dict.fromkeys(("healthy", "degraded", "leaderless"), 0)
     for number, shard in state.shards.items():

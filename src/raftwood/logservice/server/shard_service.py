@@ -1,9 +1,9 @@
-"""The store's side of what clients ask of log shards: appends, reads, updates.
+"""Serves clients' requests to log shards: appends, reads, updates.
 
 A read takes entries of the raft log and answers the records that a reader may see. Reads under way
 are bounded: a few tiny requests can ask for more than fits the memory. Reads that wait at the end
-of a log are tasks of the server, which has room for so many: others, such as the heartbeats of
-stores, need some as well.
+of a log are bounded, too: each is a task of the server, which has room for so many, and others,
+such as the heartbeats of stores, need room as well.
 """
 
 import asyncio
@@ -68,13 +68,13 @@ from raftwood.raft.entry_format import LogEntry
 from raftwood.raft.node_host import NodeHost
 
 READS_AT_ONCE: Final = 16
-"""Each takes up to `read_bytes_max` of memory, some times over."""
+"""Each takes up to `read_bytes_max` of memory, several times over."""
 WAITING_MAX: Final = 2_048
 CONGESTED_PAUSE_S: Final = 0.01
 
 
 class ReadTurns:
-    """Of one store."""
+    """Bounds the reads of one store."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -82,7 +82,7 @@ class ReadTurns:
 
     @contextmanager
     def patience(self, wait_ms: int) -> Iterator[None]:
-        """Around a read that may wait for records to come."""
+        """Counts a read that may wait for records; refuses it if too many wait."""
         if wait_ms > 0 and self.waiting >= WAITING_MAX:
             raise Overloaded(
                 f"{self.waiting} readers wait for records on this store: try again later"
@@ -96,7 +96,7 @@ class ReadTurns:
 
     @asynccontextmanager
     async def turn(self, call: Call) -> AsyncIterator[None]:
-        """Around what takes memory; not before the caller has taken what it asked for earlier."""
+        """Bounds reads that take memory; waits until the caller has taken its earlier answers."""
         while True:
             async with self._turns:
                 if not call.is_congested:
@@ -106,7 +106,7 @@ class ReadTurns:
 
 
 WAIT_SHARE: Final = 0.75
-"""Of a caller's time, for waiting at the end of the log."""
+"""The share of a caller's time for waiting at the end of the log."""
 _NORMAL = EntryKind.NORMAL
 _USER = int(UpdateKind.USER)
 _LEASEHOLDER = int(UpdateKind.LEASEHOLDER)
@@ -120,14 +120,14 @@ async def read_shard(
     bytes_max: int,
     timeout_ms: int,
 ) -> list[Buffer]:
-    """Records with all that was acknowledged before the call, as `wire.encode_records` makes them.
+    """Encodes records (`wire.encode_records`), with all that was acknowledged before the call.
 
-    Where there is nothing after the LSN, waits for as long as the request says. Memory is taken in
-    its turn only.
+    If there is nothing at the LSN yet, waits as long as the request allows. Takes memory in its
+    turn only.
     """
     shard, first = request.shard, request.first_lsn
     loop = asyncio.get_running_loop()
-    # Some time is left for the answer: else a caller with less time than it waits for never got it.
+    # Some time is left for the answer: a caller whose time is below its wait would never get it.
     wait_until = loop.time() + timeout_ms * WAIT_SHARE / 1000
     state: LogShardState = await host.read(shard, _whole, timeout_ms=timeout_ms)
     _check_range(host, state, shard, first)
@@ -151,10 +151,10 @@ async def _read(
     try:
         entries, next_index = await host.read_log(shard, index, bytes_max=bytes_max)
     except OutOfRange as error:
-        # The log was cut meanwhile, or a leader's snapshot has taken its place.
+        # The log was cut meanwhile, or a leader's snapshot has replaced it.
         _check_range(host, host.stale_read(shard, _whole), shard, first)
         raise Unavailable(f"the log of shard {shard} is being replaced: try again") from error
-    # A truncation meanwhile has forgotten which of the entries were refused.
+    # A truncation meanwhile dropped the list of refused entries.
     state = host.stale_read(shard, _whole)
     _check_range(host, state, shard, first)
     size = 0
@@ -230,7 +230,7 @@ def is_user_entry(entry: LogEntry) -> bool:
 
 
 def kind_of(state: LogShardState, entry: LogEntry) -> RecordKind:
-    """What an entry is to a reader."""
+    """The kind of an entry as a reader sees it."""
     if is_user_entry(entry):
         hole = state.hole_at(state.lsns.lsn_from(entry.index))
         return RecordKind.USER if hole is None else hole
@@ -244,11 +244,11 @@ def kind_of(state: LogShardState, entry: LogEntry) -> RecordKind:
 TIMEOUT_MS_MAX: Final = 60_000
 WAIT_MS_MAX: Final = 30_000
 FORWARDS_MAX: Final = 1_000
-"""Requests on their way to other stores at once."""
+"""Requests under way to other stores at once."""
 
 
 class ShardService:
-    """Serves the shards of one host; `check_room` raises where the disk is too full to append."""
+    """Serves the shards of one host; `check_room` raises if the disk is too full to append."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class ShardService:
                 call.fail(error or Unavailable("the append was dropped"))
 
         try:
-            # Of another store's disk that one knows better.
+            # The other store checks its own disk.
             if self._host.is_leading(shard):
                 self._check_room()
             self._host.propose_batch(shard, entries, done, again=bool(flags & AGAIN))
@@ -402,9 +402,9 @@ class ShardService:
         return await self._described_by_leader(call, request, INFO)
 
     async def _connect(self, call: Call, request: ShardRequest) -> ShardInfo:
-        """The shard takes a write, and its state machine is read with all that was acknowledged.
+        """Checks that the shard takes writes, and reads its state with all that was acknowledged.
 
-        Whoever may only read has the reading checked alone.
+        For a client that may only read, checks the reading alone.
         """
         method = INFO if call.peer.role == READER_ROLE else CONNECT
         return await self._described_by_leader(call, request, method)

@@ -7,8 +7,8 @@ taken regularly are hidden, and the largest one at or below what may be freed be
 one, up to which the log is cut (`next_step`; planted bugs "cuts to the applied index" and "shows
 the snapshot above the truncated LSN").
 
-Also watches what cannot be freed: how much each shard keeps, and since when something that was
-truncated is still there.
+The worker also watches what cannot be freed: how much each shard keeps, and since when truncated
+records are still there.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class TruncationStep(msgspec.Struct, frozen=True):
     """What the worker does with one shard, in this order."""
 
     visible: int | None
-    """The snapshot to make visible; None where there is none yet."""
+    """The snapshot to make visible; None if there is none yet."""
     dropped: tuple[int, ...]
     """Hidden snapshots that are thinned out."""
     takes_snapshot: bool
@@ -100,7 +100,7 @@ class ShardStorage(msgspec.Struct):
 
 
 class TruncationWorker:
-    """One per store; `run` ends with its task."""
+    """Works on all shards of one store; `run` ends with its task."""
 
     def __init__(
         self, environment: Environment, host: NodeHost, settings: LogServiceSettings
