@@ -66,16 +66,25 @@ def load_configuration(
     file: str | None = None,
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
+    arguments: Mapping[str, Any] | None = None,
 ) -> Configuration[T]:
     """Read every source and check every value; raises one InvalidConfiguration for all mistakes.
 
     `kind` is a struct whose fields are sections. `assignments` are "section.key=value" from flags;
-    the last one for a setting counts.
+    the last one for a setting counts. `arguments` are values that a program gives, by
+    "section.key", as a file would have them; they are the strongest.
     """
     environment = environment or {}
     file = file or environment.get(FILE_VARIABLE) or None
     data = b"" if file is None else _read(file)
-    return compose(kind, data=data, file=file or "", environment=environment, flags=assignments)
+    return compose(
+        kind,
+        data=data,
+        file=file or "",
+        environment=environment,
+        flags=assignments,
+        arguments=arguments,
+    )
 
 
 def compose(
@@ -85,6 +94,7 @@ def compose(
     file: str = "",
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
+    arguments: Mapping[str, Any] | None = None,
 ) -> Configuration[T]:
     """As `load_configuration`, with the file's contents at hand."""
     known = {setting.name: setting for setting in describe(kind)}
@@ -94,6 +104,7 @@ def compose(
     given.update(_from_file(_parse(data, file), file, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
+    given.update(_from_arguments(arguments or {}, known, problems))
 
     resolved = {
         name: _resolve(setting, given.get(name), problems) for name, setting in known.items()
@@ -261,6 +272,16 @@ def _from_flags(
         else:
             found[name] = _Given(value, f"flag --set {name}", text=True)
     return found
+
+
+def _from_arguments(
+    arguments: Mapping[str, Any], known: Mapping[str, Setting], problems: list[str]
+) -> dict[str, _Given]:
+    return {
+        name: _Given(value, f"argument {name}", text=False)
+        for name, value in arguments.items()
+        if _check_known(name, "arguments", known, problems)
+    }
 
 
 def _check_known(name: str, origin: str, known: Mapping[str, Setting], problems: list[str]) -> bool:
