@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
@@ -82,6 +82,19 @@ class LoopThread:
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+    def each_of(self, items: AsyncGenerator[Result, None]) -> Iterator[Result]:
+        """What comes from a generator on the loop; it yields no None."""
+
+        async def following() -> Result | None:
+            return await anext(items, None)
+
+        try:
+            while (item := self.call(following())) is not None:
+                yield item
+        finally:
+            with suppress(Unavailable):  # the client is closed, and all of this with it
+                self.call(items.aclose())
 
     def shared(self) -> "LoopThread":
         """The same loop for one client among several: its `stop` ends that client alone."""
