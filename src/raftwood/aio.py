@@ -438,11 +438,8 @@ class AsyncStream:
         `async for record in stream.read()`; the reader itself has batches, tables of Arrow, and
         with a `group` checkpoints.
         """
-        first: Start
-        if isinstance(start, int | Mapping):
-            first = start
-        else:
-            first = start_at(start, now_s=time.time())
+        now_s = time.time()
+        first = start if isinstance(start, int | Mapping) else start_at(start, now_s=now_s)
 
         async def opening() -> AsyncReader:
             client = await self._cluster._hub.get()

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from tests.kits.dlog.command_kit import Commands
 
 
 @pytest.fixture(autouse=True)
-def _reached(
-    parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _reached(parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that has all that a client needs, named by the environment."""
     loghub, service, kv = parts["loghub"], parts["logservice"], parts["kv"]
     with open(service["config"], "rb") as file:
@@ -45,7 +42,6 @@ servers = ["{parts["clogs"][0]}"]
 """)
     monkeypatch.setenv("RAFTWOOD_CONFIG", str(config))
     monkeypatch.chdir(tmp_path)
-    yield
 
 
 def test_all_systems_without_an_event_loop(operator: Commands) -> None:
@@ -100,7 +96,7 @@ def test_a_consumer_runs_until_a_signal_and_keeps_its_leases_in_the_metastore() 
         seen: list[Any] = []
 
         @stream.consumer(group="billing", timeout_s=2)
-        def process(batch: Any, checkpoint: raftwood.CheckpointTracker) -> None:
+        def process(batch: Any, _: raftwood.CheckpointTracker) -> None:
             seen.extend(record.contents["n"] for record in batch.records())
             if len(seen) == 10:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -173,7 +169,9 @@ def test_addresses_and_a_key_reach_loghub_and_nothing_else(parts: dict[str, Any]
         stream = cluster.stream("shop/alone")
         stream.create(if_absent=True)
         assert list(stream.read()) == []
-        with pytest.raises(raftwood.errors.InvalidConfiguration, match="zeppelin_client.password"):
+        with pytest.raises(
+            raftwood.errors.InvalidConfiguration, match=r"zeppelin_client\.password"
+        ):
             cluster.kv()
         with pytest.raises(raftwood.errors.InvalidInput, match=r"secrets\.clients"):
             cluster.log("orders")
