@@ -15,9 +15,7 @@ first is an `Opening`: `await` it, or use it in `async with`, which closes it as
 import asyncio
 import inspect
 import os
-import platform
 import re
-import secrets
 import signal
 import threading
 import time
@@ -37,13 +35,10 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
-import msgspec
-
 from raftwood.base.configuration import compose, load_configuration
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, InvalidConfiguration, InvalidInput
 from raftwood.base.position import Position
-from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.log.dlogs import DlogInfo, Dlogs
@@ -56,7 +51,7 @@ from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start, start_at
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
-from raftwood.loghub.consumer.leases import LeaseStore, LeaseTimes
+from raftwood.loghub.consumer.leases import LeaseStore
 from raftwood.loghub.consumer.loghub_source import LogHubBatch, LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.processor import (
     AsyncBatchFunction,
@@ -312,7 +307,7 @@ class AsyncCluster:
 
     def shipper(self, **changes: Any) -> Opening[AsyncShipper]:
         """Ships lines by file name; `changes` are settings of `clogs_client`."""
-        settings = shipper_settings(self.settings, **changes)
+        settings = clients.shipper_settings(self.settings, **changes)
 
         async def opening() -> AsyncShipper:
             return self._kept(await open_shipper(self.environment, settings))
@@ -355,17 +350,6 @@ class AsyncCluster:
     async def _connected_dlogs(self) -> AsyncIterator[Dlogs]:
         async with clients.connected_ledgers(self.environment, self.settings, None) as found:
             yield dlogs_of(self.environment, self.settings, *found)
-
-
-def shipper_settings(settings: Settings, **changes: Any) -> ClogsClientSettings:
-    """Those of `clogs_client`; without an access key there, it is that of LogHub."""
-    found = settings.clogs_client
-    if not found.access_key:
-        key = {
-            name: getattr(settings.loghub_client, name) for name in ("access_key", "access_secret")
-        }
-        found = msgspec.structs.replace(found, **key)
-    return msgspec.structs.replace(found, **changes)
 
 
 class AsyncStream:
@@ -474,7 +458,9 @@ class AsyncStream:
         `leases` names, else where `raftwood consume` keeps them. `timeout_s` is the same in all
         workers of a group. A worker without a `name` gets one of its own.
         """
-        config = worker_config(name, start=start, timeout_s=timeout_s, balance=balance)
+        config = clients.worker_config(
+            name, start=start, timeout_ms=int(timeout_s * 1000), balance=balance
+        )
 
         def decorated(
             process: _AsyncFunction | type[AsyncProcessor] | type[Processor],
@@ -490,24 +476,6 @@ class AsyncStream:
             )
 
         return decorated
-
-
-def worker_config(
-    name: str | None,
-    *,
-    start: Literal["begin", "end"],
-    timeout_s: float,
-    balance: Literal["count", "bytes"],
-) -> WorkerConfig:
-    """A worker's, with a name that no other has unless one is given."""
-    if timeout_s < 1:
-        raise InvalidInput(f"timeout_s is {timeout_s:g}: give 1 at least")
-    return WorkerConfig(
-        instance=name or f"{platform.node()[:40]}-{os.getpid()}-{secrets.token_hex(3)}",
-        start=start,
-        times=LeaseTimes(timeout_ms=int(timeout_s * 1000)),
-        balance=balance,
-    )
 
 
 _AsyncFunction: TypeAlias = Callable[[LogHubBatch, AsyncCheckpointTracker], Awaitable[object]]

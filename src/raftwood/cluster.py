@@ -43,6 +43,7 @@ from raftwood.loghub.consumer.processor import BatchFunction, Processor, Process
 from raftwood.loghub.model import LogKind
 from raftwood.loghub.wire import LogstoreOptions
 from raftwood.logservice.client.sync_client import LogClient
+from raftwood.server import clients
 from raftwood.server.settings import Settings
 from raftwood.zeppelin.client.kv import Kv
 from raftwood.zeppelin.client.nodes import ReadFrom
@@ -145,7 +146,7 @@ class Cluster:
 
         `changes` are settings of `clogs_client`.
         """
-        return Shipper(aio.shipper_settings(self.settings, **changes))
+        return Shipper(clients.shipper_settings(self.settings, **changes))
 
     def loghub(self) -> LogHubClient:
         """All of LogHub's API: projects, shards, groups."""
@@ -226,7 +227,9 @@ class Stream:
 
         It is called in threads, for one batch of a shard at a time. See `AsyncStream.consumer`.
         """
-        config = aio.worker_config(name, start=start, timeout_s=timeout_s, balance=balance)
+        config = clients.worker_config(
+            name, start=start, timeout_ms=int(timeout_s * 1000), balance=balance
+        )
 
         def decorated(process: _Function | type[Processor]) -> StreamConsumer:
             if inspect.iscoroutinefunction(process):

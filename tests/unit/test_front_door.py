@@ -15,6 +15,7 @@ import raftwood
 from raftwood import aio, errors
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.client.reader import start_at
+from raftwood.server.clients import shipper_settings
 
 MODULES_MAX = 8
 """Of Raftwood, that `import raftwood` may load: the package, and how it loads the others."""
@@ -159,7 +160,7 @@ def test_a_consumer_is_still_the_function_and_runs_only_what_it_can() -> None:
             @stream.consumer(group="billing")
             async def wrong(batch: Any, checkpoint: Any) -> None: ...
 
-        with pytest.raises(errors.InvalidInput, match="give 1 at least"):
+        with pytest.raises(errors.InvalidInput, match="give 1s at least"):
             stream.consumer(group="billing", timeout_s=0)
 
 
@@ -210,7 +211,7 @@ def test_a_start_is_written_in_many_ways() -> None:
 
 def test_a_shipper_comes_with_the_key_of_loghub_unless_it_has_one() -> None:
     key = {"loghub_client.access_key": "hub", "loghub_client.access_secret": "secret"}
-    found = aio.shipper_settings(aio.load_settings(settings=key), ring="web")
+    found = shipper_settings(aio.load_settings(settings=key), ring="web")
     assert (found.access_key, found.access_secret.reveal(), found.ring) == ("hub", "secret", "web")
     own = key | {"clogs_client.access_key": "own"}
-    assert aio.shipper_settings(aio.load_settings(settings=own)).access_key == "own"
+    assert shipper_settings(aio.load_settings(settings=own)).access_key == "own"

@@ -3,21 +3,25 @@
 What a setting lacks is an error that names the setting and how to get its value.
 """
 
-import os.path
+import os
+import platform
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidConfiguration, Unauthenticated
+from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unauthenticated
 from raftwood.base.seams import MetaStore
+from raftwood.clogs.client.settings import ClogsClientSettings
 from raftwood.dlog.ledgers.seams import LedgerStore
 from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
-from raftwood.loghub.consumer.leases import LeaseStore, signature
+from raftwood.loghub.consumer.leases import LeaseStore, LeaseTimes, signature
 from raftwood.loghub.consumer.meta_store import MetaLeaseStore
+from raftwood.loghub.consumer.worker import WorkerConfig
 from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.net import ClientTls, TlsFiles
 from raftwood.net.stores import ClientNetwork, Stores, discover
@@ -32,6 +36,7 @@ CONNECT_MS: Final = 5_000
 CALL_MS: Final = 60_000
 """A logstore of many shards makes many logs."""
 META_SCHEME: Final = "meta://"
+LEASE_MS_MIN: Final = 1_000
 LEASE_FILE: Final = "raftwood-leases.sqlite"
 
 
@@ -127,6 +132,35 @@ async def connected_ledgers(
         opened_ledgers(environment, settings, store) as ledgers,
     ):
         yield store, ledgers
+
+
+def shipper_settings(settings: Settings, **changes: Any) -> ClogsClientSettings:
+    """Those of `clogs_client`; without an access key there, it is that of LogHub."""
+    found = settings.clogs_client
+    if not found.access_key:
+        key = {
+            name: getattr(settings.loghub_client, name) for name in ("access_key", "access_secret")
+        }
+        found = replace(found, **key)
+    return replace(found, **changes)
+
+
+def worker_config(
+    name: str | None,
+    *,
+    start: Literal["begin", "end"],
+    timeout_ms: int,
+    balance: Literal["count", "bytes"],
+) -> WorkerConfig:
+    """A worker's, with a name that no other has unless one is given."""
+    if timeout_ms < LEASE_MS_MIN:
+        raise InvalidInput(f"the timeout of a lease is {timeout_ms} ms: give 1s at least")
+    return WorkerConfig(
+        instance=name or f"{platform.node()[:40]}-{os.getpid()}-{secrets.token_hex(3)}",
+        start=start,
+        times=LeaseTimes(timeout_ms=timeout_ms),
+        balance=balance,
+    )
 
 
 @asynccontextmanager
