@@ -187,7 +187,7 @@ def write_context(
 ) -> WrittenContext | None:
     """Write a local cluster's context, and use it if none is in use; None where it is not wanted.
 
-    `command` is the command that runs the cluster, `name` the context's name if the option gives none.
+    `command` runs the cluster; `name` is the name of the context if the option gives none.
     """
     contexts = Contexts.of(os.environ)
     if option.no_context or contexts.are_off:
