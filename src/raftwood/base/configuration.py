@@ -76,22 +76,44 @@ def load_configuration(
     the last one for a setting counts. A client sets `reads_context`, a server must not.
     """
     environment = environment or {}
-    file = file or environment.get(FILE_VARIABLE) or None
-    data = b"" if file is None else _read(file)
-    context = None
-    if file is None and reads_context:
-        contexts = Contexts.of(environment)
-        context = contexts.current()
-        if context is not None:
-            file, data = contexts.path(context), contexts.read(context)
+    file, context = _file_of(file, environment, reads_context=reads_context)
+    data = _read(file, context, environment)
     return compose(
         kind,
         data=data,
-        file=file or "",
+        file=file,
         environment=environment,
         flags=assignments,
         context=context,
     )
+
+
+def client_variable(variable: str, environment: Mapping[str, str]) -> str | None:
+    """One setting of a client as text, by the name of its variable: from the environment, else from
+    the file or the context that clients read. For programs that know none but these settings.
+    """
+    match = _VARIABLE.fullmatch(variable)
+    if variable in environment or match is None:
+        return environment.get(variable)
+    file, context = _file_of(None, environment, reads_context=True)
+    section = _parse(_read(file, context, environment), file).get(match[1].lower())
+    value = section.get(match[2].lower()) if isinstance(section, dict) else None
+    if value is None:
+        return None
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _file_of(
+    file: str | None, environment: Mapping[str, str], *, reads_context: bool
+) -> tuple[str, str | None]:
+    """The path of the file to read, empty if there is none, and its name if it is a context."""
+    if file := file or environment.get(FILE_VARIABLE):
+        return file, None
+    if not reads_context:
+        return "", None
+    contexts = Contexts.of(environment)
+    context = contexts.current()
+    return ("", None) if context is None else (contexts.path(context), context)
 
 
 def compose(
@@ -181,7 +203,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, context: str | None, environment: Mapping[str, str]) -> bytes:
+    if context is not None:
+        return Contexts.of(environment).read(context)
+    if not file:
+        return b""
     try:
         with open(file, "rb") as stream:
             return stream.read(FILE_BYTES_MAX + 1)

@@ -32,10 +32,11 @@ class Contexts:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
         """Those of the user whose environment variables these are."""
-        home = environment.get("HOME") or os.path.expanduser("~")
+        # Without a home there are no contexts, and an attempt to write one says why.
+        base = f"{environment.get('HOME', os.devnull)}/.config"
         # The specification of XDG has a relative path ignored.
-        given = environment.get("XDG_CONFIG_HOME", "")
-        base = given if os.path.isabs(given) else f"{home}/.config"
+        if os.path.isabs(given := environment.get("XDG_CONFIG_HOME", "")):
+            base = given
         return cls(f"{base}/raftwood", chosen=environment.get(CONTEXT_VARIABLE))
 
     @property

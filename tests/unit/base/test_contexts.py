@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from raftwood.base.configuration import load_configuration
+from raftwood.base.configuration import client_variable, load_configuration
 from raftwood.base.contexts import Contexts
 from raftwood.base.errors import InvalidConfiguration, InvalidName, NotFound
 from raftwood.base.settings import Section
@@ -122,3 +122,16 @@ def test_a_name_leads_to_no_other_folder(user: dict[str, str], name: str) -> Non
 def test_a_folder_that_cannot_be_written_is_an_error() -> None:
     with pytest.raises(InvalidConfiguration, match="/dev/null/raftwood"):
         Contexts.of({"XDG_CONFIG_HOME": "/dev/null"}).write("one", b"")
+
+
+def test_a_program_reads_one_setting_by_the_name_of_its_variable(
+    user: dict[str, str], tmp_path: Path
+) -> None:
+    variable = "RAFTWOOD_HUB__GATEWAY"
+    assert client_variable(variable, user) == "first"
+    assert client_variable(variable, user | {variable: "given"}) == "given"
+    assert client_variable("RAFTWOOD_HUB__KEY", user) is None
+    assert client_variable(variable, {}) is None
+    file = tmp_path / "client.toml"
+    file.write_text("[hub]\ngateway = ['a', 'b']\n")
+    assert client_variable(variable, user | {"RAFTWOOD_CONFIG": str(file)}) == "a,b"
