@@ -173,6 +173,7 @@ def load_settings(
         file=None if target is None else os.fspath(target),
         environment=os.environ,
         arguments=arguments,
+        reads_context=True,
     ).settings
 
 

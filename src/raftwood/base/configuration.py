@@ -1,8 +1,9 @@
 """Settings from flags, environment, one TOML file and defaults; each value knows its origin.
 
-Precedence: flag > environment (`RAFTWOOD_SECTION__KEY`) > file > default. All mistakes in all
-sources are reported at once, each with the setting, the value, where it came from, what is
-allowed, and what to do.
+Precedence: flag > environment (`RAFTWOOD_SECTION__KEY`) > file > default. A client that is given no
+file reads its user's context in place of one, see `contexts`. All mistakes in all sources are
+reported at once, each with the setting, the value, where it came from, what is allowed, and what to
+do.
 
     configuration = load_configuration(Settings, file="node.toml", environment=os.environ)
     configuration.settings.disk.segment_bytes
@@ -18,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from raftwood.base.contexts import Contexts
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Scope, Setting, describe
 
@@ -67,24 +69,55 @@ def load_configuration(
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
     arguments: Mapping[str, Any] | None = None,
+    reads_context: bool = False,
 ) -> Configuration[T]:
     """Read every source and check every value; raises one InvalidConfiguration for all mistakes.
 
     `kind` is a struct whose fields are sections. `assignments` are "section.key=value" from flags;
     the last one for a setting counts. `arguments` are values that a program gives, by
-    "section.key", as a file would have them; they are the strongest.
+    "section.key", as a file would have them; they are the strongest. A client sets `reads_context`,
+    a server must not.
     """
     environment = environment or {}
-    file = file or environment.get(FILE_VARIABLE) or None
-    data = b"" if file is None else _read(file)
+    file, context = _file_of(file, environment, reads_context=reads_context)
+    data = _read(file, context, environment)
     return compose(
         kind,
         data=data,
-        file=file or "",
+        file=file,
         environment=environment,
         flags=assignments,
         arguments=arguments,
+        context=context,
     )
+
+
+def client_variable(variable: str, environment: Mapping[str, str]) -> str | None:
+    """One setting of a client as text, by the name of its variable: from the environment, else from
+    the file or the context that clients read. For programs that know none but these settings.
+    """
+    match = _VARIABLE.fullmatch(variable)
+    if variable in environment or match is None:
+        return environment.get(variable)
+    file, context = _file_of(None, environment, reads_context=True)
+    section = _parse(_read(file, context, environment), file).get(match[1].lower())
+    value = section.get(match[2].lower()) if isinstance(section, dict) else None
+    if value is None:
+        return None
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _file_of(
+    file: str | None, environment: Mapping[str, str], *, reads_context: bool
+) -> tuple[str, str | None]:
+    """The path of the file to read, empty if there is none, and its name if it is a context."""
+    if file := file or environment.get(FILE_VARIABLE):
+        return file, None
+    if not reads_context:
+        return "", None
+    contexts = Contexts.of(environment)
+    context = contexts.current()
+    return ("", None) if context is None else (contexts.path(context), context)
 
 
 def compose(
@@ -95,13 +128,17 @@ def compose(
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     arguments: Mapping[str, Any] | None = None,
+    context: str | None = None,
 ) -> Configuration[T]:
-    """As `load_configuration`, with the file's contents at hand."""
+    """As `load_configuration`, with the file's contents at hand; `context` is the file's name as a
+    context, if it is one.
+    """
     known = {setting.name: setting for setting in describe(kind)}
     problems: list[str] = []
     given: dict[str, _Given] = {}
     # From the weakest source to the strongest, so that the strongest is what remains.
-    given.update(_from_file(_parse(data, file), file, known, problems))
+    source = f"file {file}" if context is None else f"context {context}"
+    given.update(_from_file(_parse(data, file), source, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
     given.update(_from_arguments(arguments or {}, known, problems))
@@ -172,7 +209,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, context: str | None, environment: Mapping[str, str]) -> bytes:
+    if context is not None:
+        return Contexts.of(environment).read(context)
+    if not file:
+        return b""
     try:
         with open(file, "rb") as stream:
             return stream.read(FILE_BYTES_MAX + 1)
@@ -220,24 +261,24 @@ def _parse(data: bytes, file: str) -> dict[str, Any]:
 
 
 def _from_file(
-    tables: dict[str, Any], file: str, known: Mapping[str, Setting], problems: list[str]
+    tables: dict[str, Any], source: str, known: Mapping[str, Setting], problems: list[str]
 ) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     sections = {setting.section for setting in known.values()}
     for section, table in tables.items():
         if section not in sections:
             hint = _closest(section, sections)
-            problems.append(f"unknown section {_shown(section)} (from file {file}){hint}")
+            problems.append(f"unknown section {_shown(section)} (from {source}){hint}")
         elif not isinstance(table, dict):
             problems.append(
-                f"section {section} cannot be {_shown(table)} (from file {file}): "
+                f"section {section} cannot be {_shown(table)} (from {source}): "
                 f"write it as a table, [{section}]"
             )
         else:
             for key, value in table.items():
                 name = f"{section}.{key}"
-                if _check_known(name, f"file {file}", known, problems):
-                    found[name] = _Given(value, f"file {file}:{name}", text=False)
+                if _check_known(name, source, known, problems):
+                    found[name] = _Given(value, f"{source}:{name}", text=False)
     return found
 
 
