@@ -75,7 +75,6 @@ _load = lazy_exports(
             "Stream",
             "StreamConsumer",
             "connect",
-            "read",
         ),
         "raftwood.dlog.log.meta": ("LogConfig",),
         "raftwood.loghub.client.producer": ("ProducerSettings",),
@@ -87,6 +86,7 @@ _load = lazy_exports(
         "raftwood.loghub.consumer.processor": ("Processor",),
         "raftwood.loghub.wire": ("LogstoreOptions",),
         "raftwood.logservice.client.sync_client": ("LogClient",),
+        "raftwood.pipeline.read": ("read",),
         "raftwood.zeppelin.client.kv": ("Kv",),
     },
 )

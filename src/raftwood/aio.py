@@ -35,7 +35,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from raftwood.base.configuration import compose, load_configuration
+from raftwood.base.configuration import FILE_VARIABLE, compose, load_configuration
+from raftwood.base.contexts import CONTEXT_VARIABLE
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, InvalidConfiguration, InvalidInput
 from raftwood.base.position import Position
@@ -153,13 +154,16 @@ def load_settings(
     *,
     access_key: str | None = None,
     access_secret: str | None = None,
+    context: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Settings:
     """The settings that `connect` uses.
 
     Addresses of gateways stand alone: nothing else is read, so that a program is never connected
-    to two clusters. Else it is what commands use, the environment before the file.
+    to two clusters. Else it is what commands use, the environment before the file or the context.
     """
+    if target is not None and context is not None:
+        raise InvalidInput("give a file, addresses or a context, not two of them")
     arguments = dict(settings or {})
     if access_key is not None:
         arguments["loghub_client.access_key"] = access_key
@@ -168,10 +172,14 @@ def load_settings(
     if isinstance(target, str) and _ADDRESSES.fullmatch(target.strip()):
         arguments["loghub_client.gateways"] = [each.strip() for each in target.split(",")]
         return compose(Settings, arguments=arguments).settings
+    environment = dict(os.environ)
+    if context is not None:
+        environment[CONTEXT_VARIABLE] = context
+        environment.pop(FILE_VARIABLE, None)
     return load_configuration(
         Settings,
         file=None if target is None else os.fspath(target),
-        environment=os.environ,
+        environment=environment,
         arguments=arguments,
         reads_context=True,
     ).settings
@@ -182,16 +190,22 @@ def connect(
     *,
     access_key: str | None = None,
     access_secret: str | None = None,
+    context: str | None = None,
     settings: Mapping[str, Any] | None = None,
     environment: Environment | None = None,
 ) -> "Opening[AsyncCluster]":
     """A cluster: the one that commands use, that of a TOML file, or that of some gateways.
 
     `target` is the path of a file, or HOST:PORT[,HOST:PORT] with `access_key` and `access_secret`.
-    `settings` has further ones as a file would, by `section.key`.
+    `context` names another context than the one in use. `settings` has further ones as a file
+    would, by `section.key`.
     """
     loaded = load_settings(
-        target, access_key=access_key, access_secret=access_secret, settings=settings
+        target,
+        access_key=access_key,
+        access_secret=access_secret,
+        context=context,
+        settings=settings,
     )
 
     async def opening() -> AsyncCluster:

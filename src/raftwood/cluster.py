@@ -55,7 +55,6 @@ __all__ = [
     "Stream",
     "StreamConsumer",
     "connect",
-    "read",
 ]
 
 
@@ -64,36 +63,24 @@ def connect(
     *,
     access_key: str | None = None,
     access_secret: str | None = None,
+    context: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> "Cluster":
     """A cluster: the one that commands use, that of a TOML file, or that of some gateways.
 
     `target` is the path of a file, or HOST:PORT[,HOST:PORT] with `access_key` and `access_secret`.
-    `settings` has further ones as a file would, by `section.key`.
+    `context` names another context than the one in use. `settings` has further ones as a file
+    would, by `section.key`.
     """
     return Cluster(
         aio.load_settings(
-            target, access_key=access_key, access_secret=access_secret, settings=settings
+            target,
+            access_key=access_key,
+            access_secret=access_secret,
+            context=context,
+            settings=settings,
         )
     )
-
-
-def read(*stream: str, **options: Any) -> Any:
-    """As `raftwood.pipeline.read.read`; gateways and the access key are those of `connect()`."""
-    return _read(aio.load_settings(), stream, options)
-
-
-def _read(settings: Settings, stream: Sequence[str], options: Mapping[str, Any]) -> Any:
-    from raftwood.pipeline.read import read as read_table  # noqa: PLC0415 (needs an extra)
-
-    client = settings.loghub_client
-    known = {
-        "gateways": ",".join(client.gateways),
-        "access_key": client.access_key,
-        "access_secret": client.access_secret.reveal(),
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    return read_table(*stream, **{name: text for name, text in known.items() if text} | given)
 
 
 class Cluster:
@@ -209,8 +196,18 @@ class Stream:
         return Reader(self._thread, self._thread.call(opening.open()))
 
     def table(self, **options: Any) -> Any:
-        """History and tail as one table; options as those of `raftwood.read`."""
-        return _read(self._stream.settings, (self.project, self.logstore), options)
+        """History and tail as one table; the options are those of `raftwood.read`."""
+        from raftwood.pipeline.read import read  # noqa: PLC0415 (needs an extra)
+
+        access = clients.hub_access(self._stream.settings)
+        return read(
+            self.project,
+            self.logstore,
+            gateways=",".join(access.addresses),
+            access_key=access.access_key,
+            access_secret=self._stream.settings.loghub_client.access_secret.reveal(),
+            **options,
+        )
 
     def consumer(
         self,

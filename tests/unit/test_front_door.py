@@ -13,6 +13,7 @@ import pytest
 
 import raftwood
 from raftwood import aio, errors
+from raftwood.base.contexts import Contexts
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.client.reader import start_at
 from raftwood.server.clients import shipper_settings
@@ -27,7 +28,6 @@ HEAVY = {"asyncio", "msgspec", "cyclopts", "structlog", "pyarrow", "raftwood.ser
 def _nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("RAFTWOOD_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
@@ -132,6 +132,21 @@ def test_a_target_is_what_commands_use_a_file_or_addresses(
     # Addresses stand alone.
     assert key("one:7200, two:7200") == ("", ("one:7200", "two:7200"))
     assert key("one:7200", access_key="given") == ("given", ("one:7200",))
+
+
+def test_the_context_in_use_is_read_and_another_one_where_it_is_named() -> None:
+    contexts = Contexts.of(os.environ)
+    contexts.write("one", b'[loghub_client]\naccess_key = "of-one"\n')
+    contexts.write("two", b'[loghub_client]\naccess_key = "of-two"\n')
+    contexts.use("one")
+    assert aio.load_settings().loghub_client.access_key == "of-one"
+    assert aio.load_settings(context="two").loghub_client.access_key == "of-two"
+    # Addresses stand alone.
+    assert aio.load_settings("one:7200").loghub_client.access_key == ""
+    with pytest.raises(errors.NotFound, match="no context three"):
+        raftwood.connect(context="three")
+    with pytest.raises(errors.InvalidInput, match="not two of them"):
+        raftwood.connect("client.toml", context="two")
 
 
 def test_a_target_or_a_setting_that_cannot_be_is_refused() -> None:

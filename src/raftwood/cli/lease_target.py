@@ -24,9 +24,7 @@ class LeaseTarget:
             help="Where the workers of a group keep their leases: sqlite:///FILE, "
             "postgresql://USER:PASSWORD@HOST/DATABASE, mysql://…, or meta://HOST:PORT[,…] for the "
             "metastore of a cluster; the same for all of them. Else loghub_client.lease_store, in "
-            "the file or as RAFTWOOD_LOGHUB_CLIENT__LEASE_STORE; else the metastore of the cluster "
-            "where the settings have cluster.members and secrets.clients; else, and where it is "
-            "there already, raftwood-leases.sqlite in this folder.",
+            "the file or as RAFTWOOD_LOGHUB_CLIENT__LEASE_STORE; else a file in this folder.",
         ),
     ] = None
 

@@ -123,8 +123,6 @@ class LogHubClientSettings(Section, frozen=True):
         Secret,
         Meta(
             description="Where workers of `raftwood consume` keep their leases, as its --store; it "
-            "may have a password. Else the metastore of the cluster where `cluster.members` and "
-            "`secrets.clients` are set; else, and where it is there already, an SQLite file in the "
-            "current folder."
+            "may have a password. Else an SQLite file in the current folder."
         ),
     ] = Secret()

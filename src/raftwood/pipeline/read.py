@@ -81,7 +81,7 @@ def read(
     `start` and `end` (before which it ends) are times of records, or positions by shard. `columns`
     are those of all logstores, and contents with their types: `status int`; without them it is all
     that every record has. `stream` is PROJECT/LOGSTORE, or the project alone beside `logstore`.
-    Gateways and the access key are those of the environment unless given.
+    Gateways and the access key are those that commands use unless they are given.
     """
     if engine not in ENGINES:
         raise InvalidInput(f"engine is {engine!r}: give one of {', '.join(ENGINES)}")

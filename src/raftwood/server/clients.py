@@ -37,7 +37,7 @@ CALL_MS: Final = 60_000
 """A logstore of many shards makes many logs."""
 META_SCHEME: Final = "meta://"
 LEASE_MS_MIN: Final = 1_000
-LEASE_FILE: Final = "raftwood-leases.sqlite"
+DEFAULT_LEASES: Final = "sqlite:///raftwood-leases.sqlite"
 
 
 def hub_access(
@@ -175,11 +175,11 @@ async def opened_lease_store(
 ) -> AsyncIterator[LeaseStore]:
     """Where the workers of a group keep their leases; a worker opens it and closes it.
 
-    The URL, else `loghub_client.lease_store`, else the cluster's metastore where the settings have
-    what it takes to reach it, else a file in the current folder.
+    The URL, else `loghub_client.lease_store`, which contexts have and which is the cluster's
+    metastore there, else a file in the current folder: an access key reaches no metastore.
     """
     sig = signature(project, logstore)
-    url = url or settings.loghub_client.lease_store.reveal() or _default_leases(settings)
+    url = url or settings.loghub_client.lease_store.reveal() or DEFAULT_LEASES
     if url.startswith(META_SCHEME):
         addresses = url.removeprefix(META_SCHEME)
         async with connected_metastore(environment, settings, addresses) as metastore:
@@ -192,11 +192,3 @@ async def opened_lease_store(
             f"{error.name} is not installed: pip install 'raftwood[sql]'"
         ) from error
     yield SqlLeaseStore(environment, url, group=group, signature=sig)
-
-
-def _default_leases(settings: Settings) -> str:
-    """A file that workers wrote here before stays theirs: another store would begin anew."""
-    reaches_metastore = settings.cluster.members and settings.secrets.clients
-    if reaches_metastore and not os.path.exists(LEASE_FILE):
-        return META_SCHEME
-    return f"sqlite:///{LEASE_FILE}"

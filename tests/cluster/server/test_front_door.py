@@ -1,10 +1,11 @@
 """One import reaches all systems of a `raftwood standalone`: with an event loop, and without."""
 
 import asyncio
+import logging
 import os
 import signal
 import threading
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,27 @@ import raftwood
 from raftwood import aio
 from raftwood.errors import Fenced, NotFound
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.server.running import standalone
+
+
+@pytest.fixture(scope="module")
+def parts(module_folder: Path) -> Iterator[dict[str, Any]]:
+    """A standalone that writes the context by which all programs here find it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(module_folder / "config"))
+        patch.delenv("RAFTWOOD_CONTEXT")
+        with standalone(module_folder) as served:
+            yield served
 
 
 @pytest.fixture(autouse=True)
-def _reached(parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that has all that a client needs, named by the environment."""
-    loghub, service, kv = parts["loghub"], parts["logservice"], parts["kv"]
-    with open(service["config"], "rb") as file:
-        secrets = tomllib.load(file)["secrets"]
-    config = tmp_path / "client.toml"
-    config.write_text(f"""
-[cluster]
-name = "standalone"
-members = ["1={service["address"]}"]
-[secrets]
-clients = "{secrets["clients"]}"
-[loghub_client]
-gateways = ["{loghub["native"]}"]
-access_key = "{loghub["access_key_id"]}"
-access_secret = "{loghub["access_key_secret"]}"
-[zeppelin_client]
-addresses = ["{kv["host"]}:{kv["port"]}"]
-user = "{kv["user"]}"
-password = "{kv["password"]}"
-[clogs_client]
-servers = ["{parts["clogs"][0]}"]
-""")
-    monkeypatch.setenv("RAFTWOOD_CONFIG", str(config))
+def _folder(parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parts
     monkeypatch.chdir(tmp_path)
 
 
-def test_all_systems_without_an_event_loop(operator: Commands) -> None:
-    operator.run("log", "create", "orders", "--replicas=1")
+def test_all_systems_without_an_event_loop() -> None:
+    Commands().run("log", "create", "orders", "--replicas=1")
     with raftwood.connect() as cluster:
         orders = cluster.stream("shop/orders")
         orders.create(shards=1)
@@ -123,8 +113,8 @@ def test_a_consumer_runs_until_a_signal_and_keeps_its_leases_in_the_metastore() 
         assert more == ["10"]
 
 
-def test_all_systems_with_an_event_loop(operator: Commands) -> None:
-    operator.run("log", "create", "returns", "--replicas=1")
+def test_all_systems_with_an_event_loop() -> None:
+    Commands().run("log", "create", "returns", "--replicas=1")
 
     async def main() -> None:
         async with aio.connect() as cluster:
@@ -177,10 +167,13 @@ def test_addresses_and_a_key_reach_loghub_and_nothing_else(parts: dict[str, Any]
             cluster.log("orders")
 
 
-def test_lines_are_shipped_with_the_clusters_settings() -> None:
-    with raftwood.connect() as cluster:
-        cluster.stream("web/logs").create(shards=1, if_absent=True)
-        with cluster.shipper() as shipper:
-            assert shipper.settings.access_key
-            handler = raftwood.ClogsHandler("web/app.log", shipper)
-            handler.close()
+def test_log_lines_are_shipped_with_the_clusters_settings() -> None:
+    with raftwood.connect() as cluster, cluster.shipper() as shipper:
+        handler = raftwood.ClogsHandler("shop/app.log", shipper)
+        logger = logging.getLogger("tests.front_door")
+        logger.addHandler(handler)
+        logger.error("shipped %s", "at once")
+        logger.removeHandler(handler)
+        shipper.send("shop/app.log", ["behind it"]).wait(60_000)
+        shipped = [each.contents for each in cluster.stream("default/shipped").read()]
+    assert [each for each in shipped if "shipped at once" in each.values()]
