@@ -38,7 +38,7 @@ from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, Type
 from raftwood.base.configuration import FILE_VARIABLE, compose, load_configuration
 from raftwood.base.contexts import CONTEXT_VARIABLE
 from raftwood.base.environment import Environment
-from raftwood.base.errors import AlreadyExists, InvalidConfiguration, InvalidInput
+from raftwood.base.errors import AlreadyExists, InvalidConfiguration, InvalidInput, Unavailable
 from raftwood.base.position import Position
 from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
 from raftwood.disk.real_environment import real_environment
@@ -219,18 +219,19 @@ class _Shared(Generic[_Resource]):
 
     def __init__(
         self,
-        stack: AsyncExitStack,
+        cluster: "AsyncCluster",
         opening: Callable[[], AbstractAsyncContextManager[_Resource]],
     ) -> None:
-        self._stack = stack
+        self._cluster = cluster
         self._opening = opening
         self._lock = asyncio.Lock()
         self._found: _Resource | None = None
 
     async def get(self) -> _Resource:
         async with self._lock:
+            self._cluster.check_open()
             if self._found is None:
-                self._found = await self._stack.enter_async_context(self._opening())
+                self._found = await self._cluster._stack.enter_async_context(self._opening())
             return self._found
 
 
@@ -243,10 +244,10 @@ class AsyncCluster:
         self._stack = AsyncExitStack()
         self._opened: weakref.WeakSet[_Client] = weakref.WeakSet()
         self._is_closed = False
-        self._hub = _Shared(self._stack, self._connected_hub)
-        self._writing = _Shared(self._stack, lambda: self._connected_stores(read_only=False))
-        self._reading = _Shared(self._stack, lambda: self._connected_stores(read_only=True))
-        self._dlogs = _Shared(self._stack, self._connected_dlogs)
+        self._hub = _Shared(self, self._connected_hub)
+        self._writing = _Shared(self, lambda: self._connected_stores(read_only=False))
+        self._reading = _Shared(self, lambda: self._connected_stores(read_only=True))
+        self._dlogs = _Shared(self, self._connected_dlogs)
 
     async def __aenter__(self) -> Self:
         return self
@@ -259,11 +260,13 @@ class AsyncCluster:
         if self._is_closed:
             return
         self._is_closed = True
-        try:
-            for client in list(self._opened):
-                await client.close()
-        finally:
-            await self._stack.aclose()
+        for client in self._opened:
+            self._stack.push_async_callback(client.close)
+        await self._stack.aclose()
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable("the cluster is closed: connect again")
 
     # The systems
 
@@ -343,6 +346,7 @@ class AsyncCluster:
     @property
     def environment(self) -> Environment:
         """Clocks, randomness and files; made here if the caller gave none."""
+        self.check_open()
         if self._environment is None:
             self._environment = self._stack.enter_context(real_environment())
         return self._environment

@@ -199,6 +199,8 @@ def test_a_cluster_is_awaited_or_entered_and_closed_once() -> None:
         awaited = await aio.connect()
         await awaited.close()
         await awaited.close()
+        with pytest.raises(errors.Unavailable, match="closed"):
+            await awaited.kv(password="x")
 
     asyncio.run(main())
 
