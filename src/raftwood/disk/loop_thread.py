@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
@@ -83,7 +83,7 @@ class LoopThread:
             future.cancel()
             raise
 
-    def each_of(self, items: AsyncGenerator[Result, None]) -> Iterator[Result]:
+    def each_of(self, items: AsyncGenerator[Result, None]) -> Generator[Result, None, None]:
         """What comes from a generator on the loop; it yields no None."""
 
         async def following() -> Result | None:
