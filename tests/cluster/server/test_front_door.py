@@ -157,14 +157,19 @@ def test_addresses_and_a_key_reach_loghub_and_nothing_else(parts: dict[str, Any]
         access_secret=loghub["access_key_secret"],
     ) as cluster:
         stream = cluster.stream("shop/alone")
-        stream.create(if_absent=True)
+        stream.create(shards=1, if_absent=True)
         assert list(stream.read()) == []
+        # The end of the cluster puts what a producer holds that nobody has closed.
+        stream.producer().send({"n": "1"})
         with pytest.raises(
             raftwood.errors.InvalidConfiguration, match=r"zeppelin_client\.password"
         ):
             cluster.kv()
         with pytest.raises(raftwood.errors.InvalidInput, match=r"secrets\.clients"):
             cluster.log("orders")
+
+    with raftwood.connect() as cluster:
+        assert [each.contents for each in cluster.stream("shop/alone").read()] == [{"n": "1"}]
 
 
 def test_log_lines_are_shipped_with_the_clusters_settings() -> None:
