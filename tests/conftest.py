@@ -5,6 +5,7 @@ summary prints them, and nothing is skipped in silence.
 """
 
 import asyncio
+import atexit
 import gc
 import os
 import shutil
@@ -55,6 +56,11 @@ Servers and clients of others are fetched and built meanwhile, where this is the
 # each time: a change does not fail by what an earlier one left behind.
 settings.register_profile("raftwood", deadline=None, derandomize=True)
 settings.load_profile("raftwood")
+# Tests neither read nor write the contexts of whoever runs them: commands find none here, in this
+# process and in those that it starts. Only tests of contexts have a folder of their own.
+_configuration = tempfile.TemporaryDirectory(prefix="raftwood-tests-")
+atexit.register(_configuration.cleanup)
+os.environ |= {"XDG_CONFIG_HOME": _configuration.name, "RAFTWOOD_CONTEXT": ""}
 asyncio.set_event_loop_policy(CountingPolicy())
 # Nobody gets a loop by asking for one where none runs: Python would make one that nobody closes.
 asyncio.set_event_loop(None)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from raftwood.base.configuration import compose
+from raftwood.base.contexts import write_privately
 from raftwood.server.child_processes import ChildProcesses, free_addresses
-from raftwood.server.parts import write_privately
 from raftwood.server.settings import Settings
 
 

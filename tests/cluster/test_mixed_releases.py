@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raftwood.clogs.receiver_settings import ClogsSettings
 from raftwood.server.local_cluster import LocalCluster
 from tests.kits.ports import consecutive_ports
 from tests.kits.processes import RAFTWOOD, RealProcess
@@ -90,7 +91,7 @@ class MixedCluster:
     def run_others(self) -> None:
         cluster = self.cluster
         for number in cluster.gateways:
-            arguments = cluster.gateway_arguments(number)
+            arguments = cluster.gateway_arguments(number, ClogsSettings())
             self.begin(f"gateway-{number}", arguments, old=number == GATEWAYS)
         for number in cluster.kv_nodes:
             arguments = cluster.kv_arguments(number)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.ports import free_ports
+from raftwood.server.standalone import PORTS
+from tests.kits.ports import consecutive_ports, free_ports
 from tests.kits.server.pages import PAGES, blocks
 from tests.kits.server.quick_commands import QuickCommands
 from tests.kits.servers.shared import shared
@@ -17,12 +18,13 @@ STORY_S_MAX = 280
 
 
 def starts_stores(page: Path) -> bool:
-    return bool(re.search(r"^\$ raftwood (serve|logservice start)", page.read_text(), re.MULTILINE))
+    starting = r"^\$ raftwood (serve|logservice start|standalone)"
+    return bool(re.search(starting, page.read_text(), re.MULTILINE))
 
 
 def needs_stores(block: str) -> bool:
     """Whether an example in Python uses the stores that its page starts."""
-    return "cluster.toml" in block
+    return "cluster.toml" in block or "import raftwood\n" in block or "import aio\n" in block
 
 
 PYTHON = [
@@ -42,11 +44,13 @@ STORIES = [pytest.param(page, id=page.stem) for page in PAGES if starts_stores(p
 
 
 def run(script: list[str], folder: Path, *programs: str) -> None:
-    """In a shell that ends where a command fails, with programs at the front of its path."""
+    """In a shell that ends where a command fails, with programs at the front of its path; the user
+    has no contexts but those that are made in the folder.
+    """
     path = os.pathsep.join([*programs, os.environ["PATH"]])
-    with subprocess.Popen(
-        ("bash", "-c", "\n".join(script)), cwd=folder, env=os.environ | {"PATH": path}
-    ) as shell:
+    environment = os.environ | {"PATH": path, "XDG_CONFIG_HOME": f"{folder}/config"}
+    del environment["RAFTWOOD_CONTEXT"]
+    with subprocess.Popen(("bash", "-c", "\n".join(script)), cwd=folder, env=environment) as shell:
         try:
             assert shell.wait(timeout=STORY_S_MAX) == 0
         finally:
@@ -80,6 +84,8 @@ def test_a_page_that_starts_stores_runs_from_top_to_bottom(
     ports = sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)})
     for port, free in zip(ports, free_ports(len(ports)), strict=True):
         story = story.replace(port, str(free))
+    base = f"--port-base={consecutive_ports(PORTS)}"
+    story = story.replace("$ raftwood standalone", f"$ raftwood standalone {base}")
     # With job control, as in a shell that somebody types into: `kill %3` ends the third store.
     # At the end all at once: in order, parts would wait for those that are gone already.
     script = ["set -em", "trap 'kill -9 $(jobs -p) 2>&-; wait' EXIT", "trap 'exit 1' TERM"]

@@ -101,7 +101,9 @@ ALLOWED_IN_SIMULATION = {
     ("net/zookeeper_connection.py", "asyncio.to_thread"): "for a library that is all threads",
 }
 
-SAME_NAME: dict[str, str] = {}
+SAME_NAME = {
+    "Stream": "of RPC, the answers to one request; at the front door, a logstore",
+}
 """Public classes whose name stands more than once, each with the reason."""
 
 MACHINE_PATHS = re.compile(r"/(?:home|Users|root|work)/")

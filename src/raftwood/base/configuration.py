@@ -1,8 +1,8 @@
 """Settings from flags, environment, one TOML file and defaults; each value knows its origin.
 
-Precedence: flag > environment (`RAFTWOOD_SECTION__KEY`) > file > default. All mistakes in all
-sources are reported at once, each with the setting, the value, its source, the allowed
-values, and the remedy.
+Precedence: flag > environment (`RAFTWOOD_SECTION__KEY`) > file > default. A client without a file
+reads its user's context in place of one (`contexts`). All mistakes in all sources are reported at
+once, each with the setting, the value, its source, the allowed values, and the remedy.
 
     configuration = load_configuration(Settings, file="node.toml", environment=os.environ)
     configuration.settings.disk.segment_bytes
@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from raftwood.base.contexts import Contexts
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.settings import Scope, Setting, describe
 
@@ -66,16 +67,56 @@ def load_configuration(
     file: str | None = None,
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
+    arguments: Mapping[str, Any] | None = None,
+    reads_context: bool = False,
 ) -> Configuration[T]:
     """Reads every source and checks every value; raises one InvalidConfiguration for all mistakes.
 
     `kind` is a struct whose fields are sections. `assignments` are "section.key=value" from flags;
-    the last one for a setting counts.
+    the last one for a setting counts. `arguments` are values that a program gives, by
+    "section.key", as a file would have them; they are the strongest. A client sets `reads_context`,
+    a server must not.
     """
     environment = environment or {}
-    file = file or environment.get(FILE_VARIABLE) or None
-    data = b"" if file is None else _read(file)
-    return compose(kind, data=data, file=file or "", environment=environment, flags=assignments)
+    file, context = _file_of(file, environment, reads_context=reads_context)
+    data = _read(file, context, environment)
+    return compose(
+        kind,
+        data=data,
+        file=file,
+        environment=environment,
+        flags=assignments,
+        arguments=arguments,
+        context=context,
+    )
+
+
+def client_variable(variable: str, environment: Mapping[str, str]) -> str | None:
+    """One setting of a client as text, by the name of its variable: from the environment, else from
+    the file or the context that clients read. For programs that know none but these settings.
+    """
+    match = _VARIABLE.fullmatch(variable)
+    if variable in environment or match is None:
+        return environment.get(variable)
+    file, context = _file_of(None, environment, reads_context=True)
+    section = _parse(_read(file, context, environment), file).get(match[1].lower())
+    value = section.get(match[2].lower()) if isinstance(section, dict) else None
+    if value is None:
+        return None
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _file_of(
+    file: str | None, environment: Mapping[str, str], *, reads_context: bool
+) -> tuple[str, str | None]:
+    """The path of the file to read, empty if there is none, and its name if it is a context."""
+    if file := file or environment.get(FILE_VARIABLE):
+        return file, None
+    if not reads_context:
+        return "", None
+    contexts = Contexts.of(environment)
+    context = contexts.current()
+    return ("", None) if context is None else (contexts.path(context), context)
 
 
 def compose(
@@ -85,15 +126,21 @@ def compose(
     file: str = "",
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
+    arguments: Mapping[str, Any] | None = None,
+    context: str | None = None,
 ) -> Configuration[T]:
-    """Like `load_configuration`, with the file's contents at hand."""
+    """Like `load_configuration`, with the file's contents at hand; `context` names the file if it
+    is one.
+    """
     known = {setting.name: setting for setting in describe(kind)}
     problems: list[str] = []
     given: dict[str, _Given] = {}
     # From the weakest source to the strongest, so that the strongest value remains.
-    given.update(_from_file(_parse(data, file), file, known, problems))
+    source = f"file {file}" if context is None else f"context {context}"
+    given.update(_from_file(_parse(data, file), source, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
+    given.update(_from_arguments(arguments or {}, known, problems))
 
     resolved = {
         name: _resolve(setting, given.get(name), problems) for name, setting in known.items()
@@ -161,7 +208,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, context: str | None, environment: Mapping[str, str]) -> bytes:
+    if context is not None:
+        return Contexts.of(environment).read(context)
+    if not file:
+        return b""
     try:
         with open(file, "rb") as stream:
             return stream.read(FILE_BYTES_MAX + 1)
@@ -209,24 +260,24 @@ def _parse(data: bytes, file: str) -> dict[str, Any]:
 
 
 def _from_file(
-    tables: dict[str, Any], file: str, known: Mapping[str, Setting], problems: list[str]
+    tables: dict[str, Any], source: str, known: Mapping[str, Setting], problems: list[str]
 ) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     sections = {setting.section for setting in known.values()}
     for section, table in tables.items():
         if section not in sections:
             hint = _closest(section, sections)
-            problems.append(f"unknown section {_shown(section)} (from file {file}){hint}")
+            problems.append(f"unknown section {_shown(section)} (from {source}){hint}")
         elif not isinstance(table, dict):
             problems.append(
-                f"section {section} cannot be {_shown(table)} (from file {file}): "
+                f"section {section} cannot be {_shown(table)} (from {source}): "
                 f"write it as a table, [{section}]"
             )
         else:
             for key, value in table.items():
                 name = f"{section}.{key}"
-                if _check_known(name, f"file {file}", known, problems):
-                    found[name] = _Given(value, f"file {file}:{name}", text=False)
+                if _check_known(name, source, known, problems):
+                    found[name] = _Given(value, f"{source}:{name}", text=False)
     return found
 
 
@@ -261,6 +312,16 @@ def _from_flags(
         else:
             found[name] = _Given(value, f"flag --set {name}", text=True)
     return found
+
+
+def _from_arguments(
+    arguments: Mapping[str, Any], known: Mapping[str, Setting], problems: list[str]
+) -> dict[str, _Given]:
+    return {
+        name: _Given(value, f"argument {name}", text=False)
+        for name, value in arguments.items()
+        if _check_known(name, "arguments", known, problems)
+    }
 
 
 def _check_known(name: str, origin: str, known: Mapping[str, Setting], problems: list[str]) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound
-from raftwood.cli.options import DEFAULTS, Source
+from raftwood.cli.options import DEFAULTS, SERVER_DEFAULTS, ServerSource, Source
 from raftwood.cli.output import Format, StatusLine, size_text, write_json, write_line, write_rows
 from raftwood.cli.process import ServerContext, StartedServer, run_server
 from raftwood.disk.real_environment import real_environment
@@ -27,7 +27,7 @@ from raftwood.server.event_loop import run
 
 
 def run_bookie(
-    source: Source, connect: str | None, *, begins_anew: bool, ready_file: str | None
+    source: ServerSource, connect: str | None, *, begins_anew: bool, ready_file: str | None
 ) -> None:
     """Run one bookie until SIGTERM or SIGINT; `ready_file` is written once it serves."""
     settings = source.load().settings
@@ -110,7 +110,7 @@ def start(
         str | None,
         Parameter(help="Written once it serves: its address and process number."),
     ] = None,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
 ) -> None:
     """Run one bookie until SIGTERM or SIGINT; then it answers what is under way, and ends.
 

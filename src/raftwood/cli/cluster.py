@@ -15,6 +15,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import DeadlineExceeded, RaftwoodError, Unavailable
 from raftwood.base.logs import set_up_logs
 from raftwood.cli.cluster_target import LOG_TARGET, LogTarget
+from raftwood.cli.context import CONTEXT_OPTION, ContextOption, write_context
 from raftwood.cli.output import Format, StatusLine, size_text, write_json, write_line, write_rows
 from raftwood.cli.process import stop_on_signals
 from raftwood.cli.standalone import tell_parts
@@ -56,6 +57,7 @@ def up(
         str | None,
         Parameter(help="Written once all is ready: JSON, with a part for each service."),
     ] = None,
+    context: ContextOption = CONTEXT_OPTION,
 ) -> None:
     """Run a cluster of processes on this machine until SIGTERM or SIGINT.
 
@@ -63,6 +65,7 @@ def up(
     not stopped by the end of another. Their log lines stand in the folder. What was written is
     there when it is started again with the same folder.
     """
+    context.check()
     cluster = LocalCluster(
         os.path.abspath(data),
         stores=stores,
@@ -74,15 +77,26 @@ def up(
     settings = cluster.prepare()
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
-        run(_serve(environment, cluster, settings, ready_file))
+        run(_serve(environment, cluster, settings, ready_file, context))
 
 
 async def _serve(
-    environment: Environment, cluster: LocalCluster, settings: Settings, ready_file: str | None
+    environment: Environment,
+    cluster: LocalCluster,
+    settings: Settings,
+    ready_file: str | None,
+    context: ContextOption,
 ) -> None:
     stop = stop_on_signals(environment)
     async with running_cluster(environment, cluster, settings) as (parts, _):
-        tell_parts(cluster.folder, parts)
+        written = write_context(
+            context,
+            settings,
+            parts,
+            command="cluster up",
+            name=f"cluster-{settings.cluster.name}",
+        )
+        tell_parts(cluster.folder, parts, written)
         if ready_file is not None:
             write_parts(ready_file, parts)
         await stop.wait()

@@ -16,12 +16,12 @@ from raftwood.cli.output import Format
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.log_client import AsyncLogClient
-from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.logservice.hakeeper.commands import KeeperShardView
 from raftwood.metastore.file_store import FileMetaStore
-from raftwood.net.stores import ClientNetwork, Stores, discover
+from raftwood.net.stores import ClientNetwork, Stores
+from raftwood.server.clients import connected_log_stores
 from raftwood.server.cluster import client_network, operator_network, reader_network
-from raftwood.server.cluster_client import connected_metastore, connected_zeppelin, given_addresses
+from raftwood.server.cluster_client import connected_metastore, connected_zeppelin
 from raftwood.server.event_loop import run
 from raftwood.server.settings import Settings
 from raftwood.zeppelin.meta.client import MetaClient
@@ -85,16 +85,12 @@ class LogTarget:
     ) -> int:
         """Do something with connections to the stores; answers the exit status."""
         settings = self.source.load().settings
-        addresses = given_addresses(settings, self.connect)
 
         async def main() -> int:
-            network = role(settings)
-            found = await discover(environment, network, addresses, ask_store_addresses)
-            stores = Stores(environment, network, found)
-            try:
+            async with connected_log_stores(
+                environment, settings, self.connect, role(settings)
+            ) as stores:
                 return await work(environment, stores, settings)
-            finally:
-                await stores.close()
 
         with real_environment() as environment:
             return run(main())

@@ -54,6 +54,10 @@ _COMMANDS: Final = {
         "Look at and change a cluster of the log service.",
     ),
     "raft": ("raftwood.cli.raft:app", "Look at and change a running cluster."),
+    "context": (
+        "raftwood.cli.context:app",
+        "Choose the cluster that commands and programs use.",
+    ),
     "config": ("raftwood.cli.config:app", "Show and check the configuration."),
     "store": ("raftwood.cli.store:app", "Check and dump a data folder."),
     "meta": ("raftwood.cli.meta:app", "Read, change and watch a metastore."),

@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,11 +25,11 @@ from raftwood.cli.tail import Printer, plain_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, CheckpointTracker
-from raftwood.loghub.consumer.leases import LeaseTimes
 from raftwood.loghub.consumer.loghub_source import LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.processor import AsyncProcessor, Processor, ProcessorFactory
 from raftwood.loghub.consumer.source import ShardBatch
-from raftwood.loghub.consumer.worker import Worker, WorkerConfig
+from raftwood.loghub.consumer.worker import Worker
+from raftwood.server.clients import worker_config
 
 COMMAND_S_MAX: Final = 3_600.0
 
@@ -96,7 +95,6 @@ def factory_of(place: str) -> ProcessorFactory:
 
 
 app = App(name="consume", help_format="plaintext")
-TIMEOUT_MS_MIN: Final = 1_000
 
 
 @app.default
@@ -156,10 +154,11 @@ def consume(
     """
     project, logstore = stream_of(stream)
     factory = _factory(run, processor, Printer([], hub.output))
-    config = WorkerConfig(
-        instance=name or f"{platform.node()[:40]}-{os.getpid()}",
+    timeout_ms = quantity_of("--timeout", timeout, MILLISECONDS)
+    config = worker_config(
+        name,
         start=begin,
-        times=LeaseTimes(timeout_ms=_milliseconds(timeout)),
+        timeout_ms=timeout_ms,
         balance=balance,
     )
 
@@ -206,10 +205,3 @@ def _factory(run: str | None, processor: str | None, printer: Printer) -> Proces
     if processor is not None:
         return factory_of(processor)
     return lambda: Printing(printer.write)
-
-
-def _milliseconds(text: str) -> int:
-    found = quantity_of("--timeout", text, MILLISECONDS)
-    if found < TIMEOUT_MS_MIN:
-        raise InvalidInput(f"--timeout {text}: give 1s at least")
-    return found

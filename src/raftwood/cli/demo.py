@@ -17,7 +17,7 @@ from raftwood.cli.demo_consumers import consumers
 from raftwood.cli.demo_loghub import loghub
 from raftwood.cli.demo_logservice import logservice
 from raftwood.cli.demo_pipeline import pipeline
-from raftwood.cli.options import DEFAULTS, Source
+from raftwood.cli.options import SERVER_DEFAULTS, ServerSource
 from raftwood.cli.output import Format, write_line
 from raftwood.server.event_loop import run
 from raftwood_demos import durable_log as scenario
@@ -38,7 +38,7 @@ def durable_log(
     data: Annotated[
         str | None, Parameter(help="Data folder to use and keep; else a temporary one.")
     ] = None,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text",
 ) -> int:
     """Kill a writer with -9 again and again; every record that it acked must still be there."""
@@ -52,7 +52,7 @@ def durable_log(
         return _run(f"{folder}/store", kills, seconds, source, output)
 
 
-def _run(path: str, kills: int, seconds: float, source: Source, output: Format) -> int:
+def _run(path: str, kills: int, seconds: float, source: ServerSource, output: Format) -> int:
     source.load()  # a mistake in it is told before anything is started
     console = Console(stderr=True)
     if output == "text":

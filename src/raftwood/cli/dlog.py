@@ -27,8 +27,8 @@ from raftwood.dlog.log.log_reader import StoredMessage
 from raftwood.dlog.log.log_writer import LogWriter
 from raftwood.dlog.log.meta import LedgerInfo
 from raftwood.dlog.owner_records import taken_over
-from raftwood.server.cluster_client import connected_metastore
-from raftwood.server.dlogs import bookkeeper_ledgers, dlogs_of, opened_ledgers
+from raftwood.server.clients import connected_ledgers
+from raftwood.server.dlogs import bookkeeper_ledgers, dlogs_of
 from raftwood.server.event_loop import run
 from raftwood.server.settings import Settings
 
@@ -112,14 +112,8 @@ class DlogTarget:
             finally:
                 await ledgers.close()
             return
-        if not settings.dlog.store:
-            # A cluster has bookies of its own, unless it is said otherwise.
-            settings = replace(settings, dlog=replace(settings.dlog, store="bookies"))
-        async with (
-            connected_metastore(environment, settings, self.connect) as store,
-            opened_ledgers(environment, settings, store) as found,
-        ):
-            yield store, found
+        async with connected_ledgers(environment, settings, self.connect) as both:
+            yield both
 
 
 def _logs_at(bookkeeper: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from raftwood.base.metrics import Metrics
-from raftwood.cli.options import DEFAULTS, Source
+from raftwood.cli.options import SERVER_DEFAULTS, ServerSource
 from raftwood.cli.output import write_line
 from raftwood.cli.process import ServerContext, StartedServer, run_server
 from raftwood.server.cluster_client import awaited_cluster
@@ -13,7 +13,7 @@ from raftwood.server.dlogs import opened_dlogs
 from raftwood.server.gateway import GatewayServer
 
 
-def run_gateway(source: Source, connect: str | None, *, ready_file: str | None) -> None:
+def run_gateway(source: ServerSource, connect: str | None, *, ready_file: str | None) -> None:
     """Run one gateway until SIGTERM or SIGINT; `ready_file` is written once it serves."""
     settings = source.load().settings
 
@@ -55,7 +55,7 @@ def start(
             help="Written once it serves: its addresses (native, HTTP) and its process number."
         ),
     ] = None,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
 ) -> None:
     """Run one gateway until SIGTERM or SIGINT; any number of them may run, none is special.
 

@@ -17,8 +17,8 @@ from raftwood.base.environment import Environment
 from raftwood.cli.lease_target import LEASES, LeaseTarget, lease_store
 from raftwood.cli.loghub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.cli.output import time_text, write_rows
-from raftwood.cli.tail import place_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
+from raftwood.loghub.client.reader import start_at
 from raftwood.loghub.consumer.group_admin import (
     drain_workers,
     leased_shards,
@@ -156,7 +156,7 @@ def reset(
     Shards that were split or merged, and read to their ends, stay over.
     """
     project, logstore = stream_of(stream)
-    at = place_of(to, now_s=time.time())
+    at = start_at(to, now_s=time.time())
 
     async def work(found: _Opened) -> int:
         leased = await leased_shards(found.store, found.source)

@@ -8,17 +8,15 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import Conflict, InvalidConfiguration, InvalidInput, NotFound
+from raftwood.base.errors import Conflict, InvalidInput, NotFound
 from raftwood.base.text import MILLISECONDS
 from raftwood.cli.cluster_target import KV, KvTarget
 from raftwood.cli.kv_overview import Overview, progress_text
 from raftwood.cli.options import DEFAULTS, Source, quantity_of
 from raftwood.cli.output import Format, size_text, write_json, write_line, write_records, write_rows
 from raftwood.disk.real_environment import real_environment
-from raftwood.net import ClientTls, TlsFiles
-from raftwood.server.cluster import client_tls
+from raftwood.server.clients import kv_client
 from raftwood.server.event_loop import run
-from raftwood.server.settings import Settings
 from raftwood.zeppelin.client import AsyncKv
 from raftwood.zeppelin.meta.client import MetaClient
 
@@ -57,32 +55,15 @@ class KvUser:
 
     async def connect(self, environment: Environment) -> AsyncKv:
         """A client; its caller closes it."""
-        settings = self.source.load().settings
-        client = settings.zeppelin_client
-        if not client.password:
-            raise InvalidConfiguration(
-                "zeppelin_client.password is not set: `raftwood kv table create` and `raftwood kv "
-                "user add` make one, and print with --format toml what to add to the file"
-            )
-
-        return await AsyncKv.connect(
-            self.addresses or client.addresses,
-            user=self.user or client.user,
-            password=client.password.reveal(),
-            tls=_tls(settings),
-            timeout_ms=client.timeout_ms,
-            environment=environment,
+        return await kv_client(
+            environment,
+            self.source.load().settings,
+            addresses=self.addresses,
+            user=self.user,
         )
 
 
 USER = KvUser()
-
-
-def _tls(settings: Settings) -> ClientTls | None:
-    authorities = settings.zeppelin_client.authorities
-    if authorities:
-        return ClientTls(TlsFiles(authorities=authorities))
-    return client_tls(settings)
 
 
 def get(*keys: str, user: KvUser = USER) -> int:

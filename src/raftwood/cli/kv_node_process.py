@@ -5,14 +5,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from raftwood.cli.options import DEFAULTS, Source
+from raftwood.cli.options import SERVER_DEFAULTS, ServerSource
 from raftwood.cli.process import ServerContext, StartedServer, run_server
 from raftwood.server.cluster import kv_node_network, reload_certificates
 from raftwood.server.cluster_client import awaited_zeppelin
 from raftwood.zeppelin.node.server import NodeServer
 
 
-def run_kv_node(source: Source, connect: str | None, *, ready_file: str | None) -> None:
+def run_kv_node(source: ServerSource, connect: str | None, *, ready_file: str | None) -> None:
     """Run one node until SIGTERM or SIGINT; `ready_file` is written once it serves."""
     settings = source.load().settings
 
@@ -57,7 +57,7 @@ def start(
             "its process number."
         ),
     ] = None,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
 ) -> None:
     """Run one node until SIGTERM or SIGINT.
 

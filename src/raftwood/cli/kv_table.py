@@ -129,7 +129,9 @@ class _Options:
     """What is chosen when a table is made; `docs/zeppelin.md` says what is lost when."""
 
     partitions: Annotated[int, Parameter(help="The slots are split among so many.")] = 16
-    replicas: Annotated[int, Parameter(help="The master and its slaves.")] = 3
+    replicas: Annotated[
+        int | None, Parameter(help="The master and its slaves; else 3, or one for each node.")
+    ] = None
     ack: Annotated[
         Ack,
         Parameter(
@@ -148,10 +150,12 @@ class _Options:
         str, Parameter(help="A slave further behind does not become master by itself.")
     ] = "64MiB"
 
-    def config(self) -> TableConfig:
+    def config(self, *, nodes: int) -> TableConfig:
+        """Of a table in a cluster of so many nodes, up or down."""
+        usual = min(REPLICAS, max(self.min_replicas, nodes or REPLICAS))
         return TableConfig(
             partitions=self.partitions,
-            replicas=self.replicas,
+            replicas=usual if self.replicas is None else self.replicas,
             ack=self.ack,
             min_replicas=self.min_replicas,
             on_meta_loss=self.on_meta_loss,
@@ -160,6 +164,8 @@ class _Options:
 
 
 _DEFAULT = _Options()
+REPLICAS = 3
+"""Of a table whose maker does not say, where there are as many nodes."""
 
 
 @app.command
@@ -176,15 +182,16 @@ def create(
 
     The user's password is shown now and never again.
     """
-    config = options.config()
+    options.config(nodes=REPLICAS)  # a mistake in them is reported before anything connects
     user_name = checked_name("user", user or checked_table_name(name))
 
     async def work(meta: MetaClient, environment: Environment) -> int:
-        if user_name in (await meta.topology()).users:
+        topology = await meta.topology()
+        if user_name in topology.users:
             raise AlreadyExists(f"user {user_name!r} exists: choose another one by --user")
         made, password = new_user(environment, user_name, name, may_write=True)
         # One after the other: a table of somebody else must not get this user.
-        await meta.create_table(name, config)
+        await meta.create_table(name, options.config(nodes=len(topology.nodes)))
         await target.tell(meta, await meta.add_user(made), made, password)
         return 0
 

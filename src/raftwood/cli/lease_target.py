@@ -3,19 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidConfiguration
 from raftwood.cli.options import Source
-from raftwood.loghub.consumer.leases import LeaseStore, signature
-from raftwood.loghub.consumer.meta_store import MetaLeaseStore
-from raftwood.server.cluster_client import connected_metastore
-
-META_SCHEME: Final = "meta://"
-DEFAULT_STORE: Final = "sqlite:///raftwood-leases.sqlite"
+from raftwood.loghub.consumer.leases import LeaseStore
+from raftwood.server.clients import opened_lease_store
 
 
 @Parameter(name="*")
@@ -41,20 +36,14 @@ LEASES = LeaseTarget()
 async def lease_store(
     environment: Environment, target: LeaseTarget, source: Source, *, stream: str, group: str
 ) -> AsyncIterator[LeaseStore]:
-    """The store of one group on one logstore; it is opened and closed by whoever uses it."""
+    """The store of one group on one logstore; a worker opens it and closes it."""
     project, _, logstore = stream.partition("/")
-    sig = signature(project, logstore)
-    settings = source.load().settings
-    url = target.store or settings.loghub_client.lease_store.reveal() or DEFAULT_STORE
-    if url.startswith(META_SCHEME):
-        addresses = url.removeprefix(META_SCHEME)
-        async with connected_metastore(environment, settings, addresses) as metastore:
-            yield MetaLeaseStore(environment, metastore, group=group, signature=sig)
-        return
-    try:
-        from raftwood.loghub.consumer.sql_store import SqlLeaseStore  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise InvalidConfiguration(
-            f"{error.name} is not installed: pip install 'raftwood[sql]'"
-        ) from error
-    yield SqlLeaseStore(environment, url, group=group, signature=sig)
+    async with opened_lease_store(
+        environment,
+        source.load().settings,
+        target.store,
+        project=project,
+        logstore=logstore,
+        group=group,
+    ) as store:
+        yield store

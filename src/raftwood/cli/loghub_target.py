@@ -2,28 +2,23 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from raftwood.base.environment import Environment
-from raftwood.base.errors import InvalidConfiguration, InvalidInput, Unauthenticated
+from raftwood.base.errors import InvalidInput
 from raftwood.base.text import BYTES
 from raftwood.cli.options import DEFAULTS, Source, quantity_of
 from raftwood.cli.output import Format
 from raftwood.disk.real_environment import real_environment
-from raftwood.loghub.client.gateways import Gateways, HubAccess, addresses_of
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import check_stream_names
-from raftwood.server.cluster import client_tls
+from raftwood.server.clients import hub_access, loghub_client
 from raftwood.server.event_loop import run
-from raftwood.server.settings import Settings
 
 Work = Callable[[AsyncLogHubClient], Coroutine[Any, Any, int]]
 WorkIn = Callable[[Environment, AsyncLogHubClient], Coroutine[Any, Any, int]]
-CONNECT_MS: Final = 5_000
-CALL_MS: Final = 60_000
-"""A logstore of many shards makes many logs."""
 Stream = Annotated[str, Parameter(help="PROJECT/LOGSTORE.")]
 
 
@@ -62,41 +57,12 @@ class HubTarget:
 
     async def connect(self, environment: Environment) -> AsyncLogHubClient:
         """A client; its caller closes it."""
-        return await _connected(environment, self._access(self.source.load().settings))
-
-    def _access(self, settings: Settings) -> HubAccess:
-        client = settings.loghub_client
-        key = self.access_key or client.access_key
-        for name, is_given in (("access_key", key), ("access_secret", client.access_secret)):
-            if not is_given:
-                raise InvalidConfiguration(
-                    f"loghub_client.{name} is not set: `raftwood key create PROJECT=ROLE` makes a "
-                    "key, and prints what to add to the file"
-                )
-        return HubAccess(
-            addresses=addresses_of(self.gateways or client.gateways),
-            access_key=key,
-            access_secret=client.access_secret.as_key(),
-            tls=client_tls(settings),
-        )
+        settings = self.source.load().settings
+        access = hub_access(settings, gateways=self.gateways, access_key=self.access_key)
+        return await loghub_client(environment, access)
 
 
 HUB = HubTarget()
-
-
-async def _connected(environment: Environment, access: HubAccess) -> AsyncLogHubClient:
-    gateways = Gateways(environment, access)
-    try:
-        await gateways.start(CONNECT_MS)
-    except BaseException as error:
-        await gateways.close()
-        if isinstance(error, Unauthenticated):
-            raise Unauthenticated(
-                f"no gateway takes access key {access.access_key}: {error.message}. An operator "
-                "sees with `raftwood key list` whether there is such a key"
-            ) from error
-        raise
-    return AsyncLogHubClient(environment, gateways, timeout_ms=CALL_MS)
 
 
 def stream_of(text: str) -> tuple[str, str]:

@@ -28,8 +28,11 @@ from raftwood.server.settings import Settings
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Source:
-    """Where the settings come from; take it as a parameter, `source: Source = DEFAULTS`."""
+class ServerSource:
+    """Where a server's settings come from; take it as `source: ServerSource = SERVER_DEFAULTS`.
+
+    A server reads no context: its settings must not depend on who starts it.
+    """
 
     config: Annotated[
         str | None, Parameter(help="TOML file with settings; else RAFTWOOD_CONFIG names it.")
@@ -45,9 +48,31 @@ class Source:
         return self.config or os.environ.get(FILE_VARIABLE) or None
 
     def load(self) -> Configuration[Settings]:
+        return self._load(reads_context=False)
+
+    def _load(self, *, reads_context: bool) -> Configuration[Settings]:
         return load_configuration(
-            Settings, file=self.file, environment=os.environ, assignments=self.assignments
+            Settings,
+            file=self.file,
+            environment=os.environ,
+            assignments=self.assignments,
+            reads_context=reads_context,
         )
+
+
+SERVER_DEFAULTS = ServerSource()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Source(ServerSource):
+    """Where a client's settings come from; take it as a parameter, `source: Source = DEFAULTS`.
+
+    If no file is given, the user's context is read.
+    """
+
+    def load(self) -> Configuration[Settings]:
+        return self._load(reads_context=True)
 
 
 DEFAULTS = Source()

@@ -18,7 +18,7 @@ import msgspec
 from raftwood.base.environment import Environment
 from raftwood.base.logs import get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
-from raftwood.cli.options import Source
+from raftwood.cli.options import ServerSource
 from raftwood.cli.output import write_line
 from raftwood.disk.real_environment import real_environment
 from raftwood.server.event_loop import run
@@ -96,7 +96,7 @@ def freeze_start() -> None:
     gc.freeze()
 
 
-def warn_of_open_secrets(source: Source, settings: Settings) -> None:
+def warn_of_open_secrets(source: ServerSource, settings: Settings) -> None:
     """Whoever reads the file can act as a store, or as an operator."""
     secrets = settings.secrets
     if source.file is None or not (secrets.stores or secrets.operators):
@@ -141,7 +141,7 @@ class ServerContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_server(
     name: str,
-    source: Source,
+    source: ServerSource,
     settings: Settings,
     start: Callable[[ServerContext], Awaitable[StartedServer]],
     *,

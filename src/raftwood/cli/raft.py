@@ -97,7 +97,7 @@ app.command(recover_app)
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Cluster:
+class RaftCluster:
     """The options by which a command reaches a cluster."""
 
     connect: Annotated[
@@ -118,7 +118,7 @@ class Cluster:
             return run(main())
 
 
-CLUSTER = Cluster()
+CLUSTER = RaftCluster()
 
 
 @Parameter(name="*")
@@ -126,7 +126,7 @@ CLUSTER = Cluster()
 class RaftTarget:
     """Which group of which cluster, and how to print what came of it."""
 
-    cluster: Cluster = CLUSTER
+    cluster: RaftCluster = CLUSTER
     group: Annotated[int, Parameter(help="The raft group; 1 is the metastore.")] = METASTORE_GROUP
     output: Annotated[Format, Parameter(name="--format", help="How to print it.")] = "text"
 
@@ -329,7 +329,7 @@ def snapshot(
 def metrics(
     store: int,
     *,
-    cluster: Cluster = CLUSTER,
+    cluster: RaftCluster = CLUSTER,
 ) -> int:
     """Print one store's metrics in Prometheus' text format."""
 

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from raftwood.base.environment import Environment
 from raftwood.base.logs import bind_context, get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
-from raftwood.cli.options import DEFAULTS, Source
+from raftwood.cli.options import SERVER_DEFAULTS, ServerSource
 from raftwood.cli.output import write_line
 from raftwood.cli.process import (
     freeze_start,
@@ -31,7 +31,7 @@ _log = get_logger("store")
 
 
 def run_store(
-    source: Source,
+    source: ServerSource,
     settings: Settings,
     make_tenant: MakeTenant,
     *,
@@ -117,7 +117,7 @@ def main(
         bool,
         Parameter(negative="", help="This store is no first member: others add it to the cluster."),
     ] = False,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
 ) -> None:
     """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends.
 
@@ -140,7 +140,7 @@ def start(
         str | None,
         Parameter(help="Written once the store serves: its address and process number."),
     ] = None,
-    source: Source = DEFAULTS,
+    source: ServerSource = SERVER_DEFAULTS,
 ) -> None:
     """Run one store until SIGTERM or SIGINT; then it hands over what it leads, and ends.
 

@@ -9,21 +9,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import App, Parameter
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, StoreError
 from raftwood.base.position import Position
-from raftwood.base.text import MILLISECONDS, escaped, parse_quantity
+from raftwood.base.text import escaped
 from raftwood.cli.loghub_target import HUB, HubTarget, Stream, stream_of
 from raftwood.cli.output import Format, write_line, write_records
-from raftwood.loghub import json_records
 from raftwood.loghub.arrow_batches import SOURCE, TAG_PREFIX, TIME, TOPIC
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.client.pulled_batches import LogRecord, PulledBatch
-from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start
+from raftwood.loghub.client.reader import AsyncReader, At, ReaderSettings, Start, start_at
 from raftwood.loghub.errors import ShardNotFound
 
 LEVELS: Final = ("level", "severity", "severity_text", "levelname", "log.level")
@@ -116,8 +115,6 @@ def _quoted(value: str) -> str:
     return escaped(msgspec.json.encode(value).decode())
 
 
-At = Literal["begin", "end"] | int
-"""An int: seconds since 1970, by the time of receipt."""
 _SETTINGS: Final = ReaderSettings(skips_freed=True)
 _BACK_FIRST: Final = 2
 _BACK_FACTOR: Final = 4
@@ -314,7 +311,7 @@ def tail(
         raise InvalidInput("give --from or --last, not both")
     if last is not None and not 0 <= last <= LAST_MAX:
         raise InvalidInput(f"--last {last}: give 0 to {LAST_MAX}")
-    at = None if begin is None else place_of(begin, now_s=time.time())
+    at = None if begin is None else start_at(begin, now_s=time.time())
     printer = Printer(names, hub.output)
 
     async def work(client: AsyncLogHubClient) -> int:
@@ -376,25 +373,6 @@ def _rendering() -> dict[str, tuple[str, str]]:
 
 def warn(text: str) -> None:
     sys.stderr.write(f"warning: {escaped(text)}\n")
-
-
-def place_of(text: str, *, now_s: float) -> At:
-    """Where to begin, from what a user writes."""
-    if text == "begin":
-        return "begin"
-    if text == "end":
-        return "end"
-    moment_ns = json_records.from_any(text)
-    if moment_ns is not None:
-        return moment_ns // 1_000_000_000
-    try:
-        ago_ms = parse_quantity(text, MILLISECONDS)
-    except ValueError as error:
-        raise InvalidInput(
-            f"--from {text[:60]!r} is no place: give begin, end, a time as 2026-01-31T10:00:00Z, "
-            "seconds since 1970, or so long ago, as 15min"
-        ) from error
-    return max(0, int(now_s - ago_ms / 1000))
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

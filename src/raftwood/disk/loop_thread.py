@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
@@ -23,7 +23,8 @@ class LoopThread:
         self._resources = ExitStack()
         self.environment: Environment = self._resources.enter_context(real_environment())
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
+        # A signal's handler may call `soon` in the midst of the same thread's `begin`.
+        self._lock = threading.RLock()
         self._is_stopped = False
         self._abandoned: Sequence[object] = ()
         # A program that forgets to close the client ends all the same.
@@ -82,6 +83,23 @@ class LoopThread:
             future.cancel()
             raise
 
+    def each_of(self, items: AsyncGenerator[Result, None]) -> Generator[Result, None, None]:
+        """What comes from a generator on the loop; it yields no None."""
+
+        async def following() -> Result | None:
+            return await anext(items, None)
+
+        try:
+            while (item := self.call(following())) is not None:
+                yield item
+        finally:
+            with suppress(Unavailable):  # the client is closed, and all of this with it
+                self.call(items.aclose())
+
+    def shared(self) -> "LoopThread":
+        """The same loop for one client among several: its `stop` ends that client alone."""
+        return _SharedThread(self)
+
     def stop(self, *endings: Any) -> None:
         """Runs `endings` on the loop, then ends it; once only."""
         with self._lock:
@@ -119,3 +137,40 @@ class LoopThread:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+class _SharedThread(LoopThread):
+    """A thread that belongs to another; it outlives the client that has this."""
+
+    def __init__(self, owner: LoopThread) -> None:  # no thread of its own
+        self._owner = owner
+        self._lock = threading.RLock()
+        self._is_stopped = False
+        self._thread = owner._thread
+        self.environment = owner.environment
+        self.ident = owner.ident
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        if self._is_stopped:
+            work.close()
+            raise Unavailable("the client is closed")
+        return self._owner.begin(work)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        if self._is_stopped:
+            raise Unavailable("the client is closed")
+        self._owner.soon(callback)
+
+    def stop(self, *endings: Any) -> None:
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+
+        async def end() -> None:
+            for ending in endings:
+                await ending()
+
+        # Where the owner has stopped, it has ended this client before.
+        with suppress(Unavailable):
+            self._owner.call(end())

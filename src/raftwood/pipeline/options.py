@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from raftwood.base.compression import CODECS, Codec
+from raftwood.base.configuration import client_variable
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.position import POSITION_MAX, Position
 from raftwood.loghub.client.gateways import addresses_of
@@ -17,7 +18,9 @@ from raftwood.loghub.model import check_stream_names
 KEY_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY"
 SECRET_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"  # noqa: S105 (its name)
 GATEWAYS_VARIABLE: Final = "RAFTWOOD_LOGHUB_CLIENT__GATEWAYS"
-"""Set by the output of `raftwood standalone`; the commands read it."""
+"""Settings that are read if no option is given: from the environment, else from the file or the
+context that commands read.
+"""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _EARLIEST_NUMBER: Final = -2
@@ -138,11 +141,11 @@ class OptionReader:
     def text(self, name: str, default: str | None = None, *, variable: str | None = None) -> str:
         found = self._options.get(name.lower())
         if found is None and variable is not None:
-            found = os.environ.get(variable)
+            found = client_variable(variable, os.environ)
         if found is None:
             found = default
         if found is None:
-            more = "" if variable is None else f", or set {variable}"
+            more = "" if variable is None else f", a context, or {variable}"
             raise InvalidConfiguration(f"{self._name} needs .option({name!r}, …){more}")
         return found
 

@@ -1,6 +1,6 @@
 """`raftwood.read`: the records of a logstore, archived or not, as one table.
 
-    raftwood.read("web", "access", archive="s3://lake/access", columns=["time", "status int"])
+    raftwood.read("web/access", archive="s3://lake/access", columns=["time", "status int"])
 
 History comes from the archive's files, the tail from the log. Each record comes from one of the
 two, even while the logstore is archived and truncated.
@@ -61,8 +61,8 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(
-    project: str,
-    logstore: str,
+    stream: str,
+    logstore: str | None = None,
     *,
     archive: str | None = None,
     start: Bound | None = None,
@@ -80,13 +80,13 @@ def read(
 
     `start` and `end` (exclusive) are times of records, or positions by shard. `columns` are those
     of all logstores, and contents with their types, such as `status int`; the default is all that
-    every record has. Gateways and the access key come from the environment unless given.
+    every record has. `stream` is PROJECT/LOGSTORE, or the project alone beside `logstore`.
+    Gateways and the access key are those that commands use unless they are given.
     """
     if engine not in ENGINES:
         raise InvalidInput(f"engine is {engine!r}: give one of {', '.join(ENGINES)}")
     given = {
-        "project": project,
-        "logstore": logstore,
+        "path": stream if logstore is None else f"{stream}/{logstore}",
         "archive": archive,
         "gateways": gateways,
         "accessKey": access_key,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final, Self
 
+from raftwood.base.contexts import CONTEXT_VARIABLE
 from raftwood.base.errors import InternalError
 
 CHILD_MODULE: Final = "raftwood.cli.child_process"
@@ -25,7 +26,7 @@ def child_command(arguments: Sequence[str], *, module: str = CHILD_MODULE) -> li
 
 
 def child_options(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """How a child is started: it has no settings of its parent's but these.
+    """How a child is started: it has no settings of its parent's but these, and no context.
 
     The child sees by the end of its standard input that its parent has ended. An interrupt at the
     terminal is the parent's, which ends its children itself.
@@ -33,7 +34,7 @@ def child_options(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     inherited = {key: value for key, value in os.environ.items() if "RAFTWOOD_" not in key}
     return {
         "stdin": subprocess.PIPE,
-        "env": inherited | dict(variables or {}),
+        "env": inherited | {CONTEXT_VARIABLE: ""} | dict(variables or {}),
         "start_new_session": True,
     }
 

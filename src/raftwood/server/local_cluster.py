@@ -11,16 +11,26 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from raftwood.base.configuration import compose
+from raftwood.base.contexts import write_privately
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InternalError, InvalidInput
 from raftwood.base.logs import get_logger
+from raftwood.clogs.receiver_settings import ClogsSettings
 from raftwood.loghub.server.access import AccessControl
 from raftwood.loghub.server.metadata import Metadata
 from raftwood.server.child_processes import ChildProcesses
 from raftwood.server.cluster_client import connected_cluster, connected_zeppelin
-from raftwood.server.parts import KvPart, LogHubPart, LogServicePart, Parts, write_privately
+from raftwood.server.parts import KvPart, LogHubPart, LogServicePart, Parts
 from raftwood.server.settings import Settings
-from raftwood.server.standalone import access_key, begun, default_part, new_secrets, node_addresses
+from raftwood.server.standalone import (
+    access_key,
+    begun,
+    default_part,
+    default_stream,
+    new_secrets,
+    node_addresses,
+    with_default_stream,
+)
 
 CONFIG_FILE: Final = "cluster.toml"
 STORES_MAX: Final = 9
@@ -69,14 +79,16 @@ class LocalCluster:
             write_privately(self.config_file, self._new_config())
         with open(self.config_file, "rb") as opened:
             data = opened.read()
-        settings = compose(Settings, data=data, file=self.config_file).settings
+        settings = compose(
+            Settings, data=data, file=self.config_file, flags=self._dlog_settings()
+        ).settings
         if settings.cluster.addresses() != self.stores:
             known = ", ".join(settings.cluster.members)
             raise InvalidInput(
                 f"the cluster in {self.folder} has other stores ({known}): give the same --stores "
                 "and --port-base as before, or another --data"
             )
-        return settings
+        return with_default_stream(settings)
 
     def _new_config(self) -> bytes:
         members = ", ".join(f'"{number}={address}"' for number, address in self.stores.items())
@@ -104,13 +116,15 @@ log_replicas = {replicas}
             f"--set=node.data_folder={self.folder}/store-{number}",
         ]
 
-    def gateway_arguments(self, number: int) -> list[str]:
+    def gateway_arguments(self, number: int, clogs: ClogsSettings) -> list[str]:
         return [
             *("gateway", "start", "--config", self.config_file),
             f"--set=gateway.listen={self.gateways[number]}",
             f"--set=gateway.http_listen={self.http[number]}",
             f"--set=clogs.listen={self.clogs[number]}",
-            *self._dlog_arguments(),
+            f"--set=clogs.project={clogs.project}",
+            f"--set=clogs.logstore={clogs.logstore}",
+            *(f"--set={each}" for each in self._dlog_settings()),
         ]
 
     def bookie_arguments(self, number: int) -> list[str]:
@@ -127,15 +141,15 @@ log_replicas = {replicas}
             *(f"--set={each}" for each in node_addresses(self.kv_nodes[number])),
         ]
 
-    def _dlog_arguments(self) -> list[str]:
+    def _dlog_settings(self) -> list[str]:
         if not self.bookies:
             return []
         copies = min(3, len(self.bookies))
         return [
-            "--set=dlog.store=bookies",
-            f"--set=dlog.ensemble={copies}",
-            f"--set=dlog.write_quorum={copies}",
-            f"--set=dlog.ack_quorum={min(2, copies)}",
+            "dlog.store=bookies",
+            f"dlog.ensemble={copies}",
+            f"dlog.write_quorum={copies}",
+            f"dlog.ack_quorum={min(2, copies)}",
         ]
 
 
@@ -163,7 +177,9 @@ async def running_cluster(
         )
         await asyncio.gather(
             *(
-                children.start(f"gateway-{number}", cluster.gateway_arguments(number))
+                children.start(
+                    f"gateway-{number}", cluster.gateway_arguments(number, settings.clogs)
+                )
                 for number in cluster.gateways
             )
         )
@@ -176,7 +192,8 @@ async def running_cluster(
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
         kv = await _kv_part(environment, cluster, settings)
         clogs = tuple(cluster.clogs.values())
-        yield Parts(loghub, service, os.getpid(), kv, clogs), children
+        stream = await default_stream(environment, settings, loghub)
+        yield Parts(loghub, service, os.getpid(), kv, clogs, stream), children
         for kind in ("gateway-", "kv-", "bookie-", "store-"):
             await children.end(kind)
 

@@ -3,12 +3,12 @@
 New users of Zeppelin's tables come with a password that is made here.
 """
 
-import os
 import secrets
 from typing import Final
 
 import msgspec
 
+from raftwood.base.contexts import write_privately
 from raftwood.base.environment import Environment
 from raftwood.zeppelin.model import User
 from raftwood.zeppelin.passwords import password_hash
@@ -64,16 +64,11 @@ class Parts(msgspec.Struct, frozen=True):
     kv: KvPart | None = None
     clogs: tuple[str, ...] = ()
     """Where shippers of log files are served, HOST:PORT each."""
+    stream: str = ""
+    """The logstore of files for which no route is set, PROJECT/LOGSTORE; empty if they are refused.
+    """
 
 
 def write_parts(path: str, parts: Parts) -> None:
     """Whoever waits for the file finds it whole."""
     write_privately(path, msgspec.json.format(msgspec.json.encode(parts), indent=2) + b"\n")
-
-
-def write_privately(path: str, data: bytes) -> None:
-    """For the owner's eyes only, and whole or not at all."""
-    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(f"{path}.new", path)

@@ -9,21 +9,23 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
 
 from raftwood.base.configuration import compose
+from raftwood.base.contexts import write_privately
 from raftwood.base.environment import Environment
-from raftwood.base.errors import DeadlineExceeded, InvalidInput, RaftwoodError
+from raftwood.base.errors import AlreadyExists, DeadlineExceeded, InvalidInput, RaftwoodError
 from raftwood.base.logs import get_logger
 from raftwood.base.metrics import Metrics
 from raftwood.disk.real_environment import real_environment
+from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.model import AccessKey, AccessRole
 from raftwood.loghub.server.access import EVERYWHERE, AccessControl
 from raftwood.server.bookies import embedded_bookies
-from raftwood.server.cluster import kv_node_network
+from raftwood.server.cluster import client_tls, kv_node_network
 from raftwood.server.cluster_client import awaited_zeppelin, connected_cluster
 from raftwood.server.dlogs import opened_dlogs
 from raftwood.server.gateway import GatewayServer
@@ -33,7 +35,6 @@ from raftwood.server.parts import (
     LogServicePart,
     Parts,
     new_user,
-    write_privately,
 )
 from raftwood.server.settings import Settings
 from raftwood.server.store import StoreServer
@@ -124,6 +125,8 @@ PORT_BASE: Final = 7400
 BOOKIES: Final = 3
 PORTS: Final = 5 + BOOKIES
 """From the base on: the store, native clients of LogHub, HTTP, bookies, Zeppelin, shippers."""
+STREAM: Final = ("default", "shipped")
+"""The project and the logstore of lines of files, for `raftwood ship` to work at once."""
 KEY_FILE: Final = "access-key.json"
 CONFIG_FILE: Final = "standalone.toml"
 _BEGIN_S_MAX: Final = 60.0
@@ -151,7 +154,9 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
         *node_addresses(kv),
         *flags,
     )
-    return log_settings(compose(Settings, data=data, file=file, flags=given).settings)
+    return log_settings(
+        with_default_stream(compose(Settings, data=data, file=file, flags=given).settings)
+    )
 
 
 def _addresses(port_base: int) -> list[str]:
@@ -191,6 +196,34 @@ def new_secrets() -> str:
     return "\n".join(
         ["[secrets]", *(f'{name} = "{secrets.token_urlsafe(32)}"' for name in names), ""]
     )
+
+
+def with_default_stream(settings: Settings) -> Settings:
+    """Lines of files that are shipped go to `STREAM`, unless the settings say where they go."""
+    clogs = settings.clogs
+    if clogs.project or clogs.routes or clogs.store == "files":
+        return settings
+    project, logstore = STREAM
+    clogs = msgspec.structs.replace(clogs, project=project, logstore=logstore)
+    return msgspec.structs.replace(settings, clogs=clogs)
+
+
+async def default_stream(environment: Environment, settings: Settings, hub: LogHubPart) -> str:
+    """Where lines of files go for which no route is set; `STREAM` is made if it is not there."""
+    project, logstore = settings.clogs.project, settings.clogs.logstore
+    if (project, logstore) == STREAM:
+        async with await AsyncLogHubClient.connect(
+            environment,
+            hub.native,
+            access_key=hub.access_key,
+            access_secret=hub.access_secret,
+            tls=client_tls(settings),
+        ) as client:
+            with suppress(AlreadyExists):
+                await client.create_project(project, description="of raftwood ship")
+            with suppress(AlreadyExists):
+                await client.create_logstore(project, logstore)
+    return f"{project}/{logstore}" if project else ""
 
 
 @asynccontextmanager
@@ -241,7 +274,8 @@ async def running_standalone(
                 )
                 service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
                 clogs = (gateway.clogs_address,) if gateway.clogs_address else ()
-                yield Parts(loghub, service, os.getpid(), kv, clogs), gateway
+                stream = await default_stream(environment, settings, loghub)
+                yield Parts(loghub, service, os.getpid(), kv, clogs, stream), gateway
             finally:
                 await gateway.close()
     finally:

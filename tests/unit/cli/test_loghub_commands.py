@@ -17,13 +17,15 @@ from tests.kits.server.gateway_thread import GatewayThread
 
 from raftwood.base.errors import InvalidInput
 from raftwood.base.position import Position
-from raftwood.cli import loghub_target, produce
+from raftwood.cli import produce
 from raftwood.cli.command_line import run as raftwood
 from raftwood.cli.key import roles_of
 from raftwood.cli.shard import short_key
-from raftwood.cli.tail import Choice, Printer, line_of, place_of, value_of
+from raftwood.cli.tail import Choice, Printer, line_of, value_of
 from raftwood.loghub.client.pulled_batches import LogRecord
+from raftwood.loghub.client.reader import start_at
 from raftwood.loghub.model import KEY_END, AccessRole
+from raftwood.server import clients
 
 SECRET = "RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET"
 
@@ -33,7 +35,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("RAFTWOOD_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loghub_target, "CONNECT_MS", 300)
+    monkeypatch.setattr(clients, "CONNECT_MS", 300)
 
 
 class Commands:
@@ -390,7 +392,7 @@ def test_a_tail_that_cannot_be_is_refused(
 
 def test_a_place_is_a_time_in_many_ways() -> None:
     def at(text: str) -> object:
-        return place_of(text, now_s=1_800_000_000.9)
+        return start_at(text, now_s=1_800_000_000.9)
 
     assert [at(text) for text in ("begin", "end")] == ["begin", "end"]
     assert at("1790000000") == at("1790000000123") == 1_790_000_000

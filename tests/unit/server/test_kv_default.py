@@ -83,10 +83,20 @@ def test_a_table_that_nobody_serves_is_not_waited_for_in_vain(
         part_of(cluster, tmp_path)
 
 
-def test_what_runs_is_told_with_and_without_it(capsys: pytest.CaptureFixture[str]) -> None:
-    hub = LogHubPart("http://h:2", "h:1", "id", "secret")
-    kv = KvPart(host="h", port=7, user="default", password="p")
-    tell_parts("/f", Parts(hub, LogServicePart("h:0", "/f/c"), 1, kv))
-    assert "redis-cli -c -h h -p 7 --pass p" in capsys.readouterr().out
-    tell_parts("/f", Parts(hub, LogServicePart("h:0", "/f/c"), 1))
+def test_what_runs_is_shown_with_and_without_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = LogHubPart("http://h:2", "h:1", "id", "hub-secret")
+    kv = KvPart(host="h", port=7, user="default", password="kv-password")
+    tell_parts("/f", Parts(hub, LogServicePart("h:0", "/f/c"), 1, kv), None)
+    printed = capsys.readouterr().out
+    assert "h:7" in printed
+    assert "hub-secret" not in printed
+    assert "kv-password" not in printed
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    tell_parts("/f", Parts(hub, LogServicePart("h:0", "/f/c"), 1, kv), None)
+    printed = capsys.readouterr().out
+    assert "redis-cli -c -h h -p 7 --pass kv-password" in printed
+    assert "hub-secret" in printed
+    tell_parts("/f", Parts(hub, LogServicePart("h:0", "/f/c"), 1), None)
     assert "redis" not in capsys.readouterr().out.lower()

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from raftwood.base.errors import InternalError, InvalidInput
+from raftwood.clogs.receiver_settings import ClogsSettings
 from raftwood.server.child_processes import ChildProcesses
 from raftwood.server.local_cluster import LocalCluster, start_bookie
 
@@ -23,7 +24,7 @@ def test_each_process_has_a_port_of_its_own() -> None:
     )
     ports = [int(address.rpartition(":")[2]) for group in groups for address in group.values()]
     assert ports == list(range(7400, 7414))
-    assert "--set=clogs.listen=127.0.0.1:7413" in cluster.gateway_arguments(2)
+    assert "--set=clogs.listen=127.0.0.1:7413" in cluster.gateway_arguments(2, ClogsSettings())
     arguments = cluster.kv_arguments(2)
     assert arguments[:3] == ["kv", "node", "start"]
     assert "--set=zeppelin_node.listen=127.0.0.1:7411" in arguments

@@ -12,6 +12,7 @@ Tasks do the pulling, so a caller may stop waiting for a batch at any moment.
 import asyncio
 from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
@@ -19,6 +20,8 @@ import msgspec
 
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, RaftwoodError
 from raftwood.base.position import Position, position_from_bytes
+from raftwood.base.text import MILLISECONDS, parse_quantity
+from raftwood.loghub import json_records
 from raftwood.loghub.client.gateways import Gateways
 from raftwood.loghub.client.pulled_batches import (
     LogRecord,
@@ -62,10 +65,39 @@ def _is_before(older: Shard, shard: Shard) -> bool:
     return older.id < shard.id and older.begin < shard.end and shard.begin < older.end
 
 
-Start: TypeAlias = Literal["begin", "end"] | int | Mapping[int, int]
-"""Where to begin: at the first record, behind the last one, at a time of receipt (in seconds since
-1970), or at positions by shard.
-"""
+At: TypeAlias = Literal["begin", "end"] | int
+"""The first record of a shard, behind its last one, or the first one received from a time on, in
+seconds since 1970."""
+Start: TypeAlias = At | Mapping[int, int]
+"""Where to begin: for all shards alike, or at positions by shard."""
+_AGO_UNITS: Final = {**{unit: ms for unit, ms in MILLISECONDS.items() if unit}, "m": 60_000}
+
+
+def start_at(given: str | datetime | timedelta, *, now_s: float) -> At:
+    """Where to begin, from what a user writes; a time without a zone is UTC.
+
+    A `timedelta`, and a text such as "15min" or "-15m", is so long before `now_s`.
+    """
+    if isinstance(given, timedelta):
+        return max(0, int(now_s - abs(given.total_seconds())))
+    if isinstance(given, datetime):
+        aware = given.replace(tzinfo=UTC) if given.tzinfo is None else given
+        return max(0, int(aware.timestamp()))
+    if given in ("begin", "end"):
+        return "begin" if given == "begin" else "end"
+    moment_ns = json_records.from_any(given)
+    if moment_ns is not None:
+        return moment_ns // 1_000_000_000
+    try:
+        ago_ms = parse_quantity(given.removeprefix("-"), _AGO_UNITS)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{given[:60]!r} is no place to begin: give begin, end, a time as "
+            "2026-01-31T10:00:00Z, seconds since 1970, or how long ago, as 15min"
+        ) from error
+    return max(0, int(now_s - ago_ms / 1000))
+
+
 TURN_BYTES: Final = 128 << 10
 """About as much as one turn of the loop receives."""
 _PAUSE_S: Final = 0.005

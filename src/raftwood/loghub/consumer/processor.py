@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker, CheckpointTracker
 from raftwood.loghub.consumer.source import ShardBatch
@@ -67,6 +67,40 @@ class AsyncProcessor(ABC):
 
     async def shutdown(self, tracker: AsyncCheckpointTracker) -> None:  # noqa: B027
         """See `Processor.shutdown`."""
+
+
+def _check_goes_on(tracker: CheckpointTracker | AsyncCheckpointTracker) -> None:
+    """A call that returned early at the end of a shard would count as all of the shard."""
+    if tracker.is_stopping:
+        raise LeaseLost(f"shard {tracker.shard_id} is given up: the next worker has the rest")
+
+
+class BatchFunction(Processor):
+    """Calls a function for each batch; a batch is dealt with when the function returns."""
+
+    def __init__(self, function: Callable[[Any, CheckpointTracker], object]) -> None:
+        self._function = function
+
+    def process(self, batches: Sequence[ShardBatch], tracker: CheckpointTracker) -> None:
+        for batch in batches:
+            _check_goes_on(tracker)
+            self._function(batch, tracker)
+            tracker.save_checkpoint(after=batch)
+
+
+class AsyncBatchFunction(AsyncProcessor):
+    """As `BatchFunction`, on the event loop."""
+
+    def __init__(
+        self, function: Callable[[Any, AsyncCheckpointTracker], Awaitable[object]]
+    ) -> None:
+        self._function = function
+
+    async def process(self, batches: Sequence[ShardBatch], tracker: AsyncCheckpointTracker) -> None:
+        for batch in batches:
+            _check_goes_on(tracker)
+            await self._function(batch, tracker)
+            await tracker.save_checkpoint(after=batch)
 
 
 AnyProcessor: TypeAlias = Processor | AsyncProcessor

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from raftwood.base.configuration import client_variable
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.base.names import checked_name
 from raftwood.pipeline.jobs.job import Job, JobAccess, named
@@ -160,15 +161,15 @@ def _access(
             raise InvalidConfiguration(f"{path}: [{section}] has no {unknown[0]!r}")
     values = {}
     for name, variable in ADDRESSES.items():
-        value = file.loghub.get(name) or environment.get(variable) or ""
+        value = file.loghub.get(name) or client_variable(variable, environment) or ""
         if needs_access and not value:
             raise InvalidConfiguration(
-                f"{path}: say {name} in [loghub], or set {variable}; `raftwood standalone` "
-                "prints all three"
+                f"{path}: say {name} in [loghub], or set {variable}, or use a context that has "
+                "it, as `raftwood standalone` writes one"
             )
         values[name] = value
     table = {
-        name: file.zeppelin.get(name) or environment.get(variable) or ""
+        name: file.zeppelin.get(name) or client_variable(variable, environment) or ""
         for name, variable in TABLE.items()
     }
     return JobAccess(**values, zeppelin={name: text for name, text in table.items() if text})

@@ -8,11 +8,11 @@ A thin facade: the real client runs on an event loop in a thread of its own, and
 threads may call it. The calls are those of `AsyncKv`.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from raftwood.base.errors import RaftwoodError, Unavailable
+from raftwood.base.errors import RaftwoodError
 from raftwood.disk.loop_thread import LoopThread
 from raftwood.net.tls import ClientTls
 from raftwood.zeppelin.client.async_kv import SCAN_COUNT, TIMEOUT_MS, AsyncKv
@@ -30,8 +30,6 @@ from raftwood.zeppelin.resp import Word
 
 if TYPE_CHECKING:
     import pyarrow
-
-Item = TypeVar("Item")
 
 
 class KvCheckpoint:
@@ -57,30 +55,16 @@ class KvCheckpoint:
             self.end()
 
     def pages(self, cursor: bytes = b"", **options: Any) -> Iterator[Page]:
-        return each_of(self._thread, self._checkpoint.pages(cursor, **options))
+        return self._thread.each_of(self._checkpoint.pages(cursor, **options))
 
     def arrow_pages(self, cursor: bytes = b"", **options: Any) -> "Iterator[pyarrow.RecordBatch]":
-        return each_of(self._thread, self._checkpoint.arrow_pages(cursor, **options))
+        return self._thread.each_of(self._checkpoint.arrow_pages(cursor, **options))
 
     def renew(self) -> None:
         self._thread.call(self._checkpoint.renew())
 
     def end(self) -> None:
         self._thread.call(self._checkpoint.end())
-
-
-def each_of(thread: LoopThread, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
-    """Yields the items of a generator that runs on the client's own loop."""
-
-    async def following() -> Item | None:
-        return await anext(items, None)
-
-    try:
-        while (item := thread.call(following())) is not None:
-            yield item
-    finally:
-        with suppress(Unavailable):  # the client is closed, which also closed the generator
-            thread.call(items.aclose())
 
 
 class Kv:
@@ -248,7 +232,7 @@ class Kv:
     # All keys
 
     def scan(self, match: Word | None = None, *, count: int = SCAN_COUNT) -> Iterator[bytes]:
-        return each_of(self._thread, self._client.scan(match, count=count))
+        return self._thread.each_of(self._client.scan(match, count=count))
 
     def size(self) -> int:
         return self._thread.call(self._client.size())
@@ -274,7 +258,7 @@ class Kv:
     def scan_arrow(
         self, match: Word | None = None, *, count: int = SCAN_COUNT
     ) -> "Iterator[pyarrow.Table]":
-        return each_of(self._thread, self._client.scan_arrow(match, count=count))
+        return self._thread.each_of(self._client.scan_arrow(match, count=count))
 
     # Partitions as of one moment
 
