@@ -12,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
+from raftwood.base.backoff import Backoff
 from raftwood.base.errors import (
     ConnectionLost,
     NotFound,
@@ -117,7 +118,7 @@ def test_a_lost_answer_makes_no_command_happen_twice(
             # Each transaction is one version: none is missing, none was there twice.
             assert (await one.status()).version == (await two.status()).version == 45
 
-    monkeypatch.setattr(zookeeper_store, "_RETRY_PAUSE_MAX_S", 0.005)
+    monkeypatch.setattr(zookeeper_store, "_PAUSE", Backoff(first_ms=1, longest_ms=5))
     run(main())
 
 
