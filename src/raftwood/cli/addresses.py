@@ -5,7 +5,7 @@ credentials. Every attempt has a deadline, and all are made at the same time.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from raftwood.base.configuration import DEFAULT_ORIGIN, Configuration
 from raftwood.base.environment import Environment
 from raftwood.base.errors import RaftwoodError, Unauthenticated
-from raftwood.base.settings import Secret
 from raftwood.clogs.client.shipper import access_of
 from raftwood.clogs.configuration import LogServer
 from raftwood.net import Connection
@@ -40,7 +39,15 @@ _NAMED_BY: Final = {
 """A part is named by the settings if one of these is not the default."""
 
 
-class Reached(msgspec.Struct, frozen=True):
+_NETWORKS: Final[Mapping[str, Callable[[Settings], ClientNetwork]]] = {
+    "client": client_network,
+    "reader": reader_network,
+    "operator": operator_network,
+}
+"""By role, whose secret is `secrets.` and the plural of it."""
+
+
+class AddressCheck(msgspec.Struct, frozen=True):
     """What came of one attempt to connect to an address."""
 
     part: str
@@ -70,34 +77,31 @@ def is_named(configuration: Configuration[Settings], part: str) -> bool:
     return any(configuration.origin(each) != DEFAULT_ORIGIN for each in _NAMED_BY[part])
 
 
-async def reached(addresses: Sequence[Address]) -> list[Reached]:
+async def reached(addresses: Sequence[Address]) -> list[AddressCheck]:
     """Try all of them at the same time."""
     return await asyncio.gather(*map(_reach, addresses))
 
 
-async def _reach(given: Address) -> Reached:
+async def _reach(given: Address) -> AddressCheck:
     part, address, role = given.part, given.address, given.role
     try:
         async with asyncio.timeout(ATTEMPT_S):
             ahead_s = await given.attempt()
     except TimeoutError:
-        return Reached(part, address, role, f"no answer within {ATTEMPT_S:g} s")
+        return AddressCheck(part, address, role, f"no answer within {ATTEMPT_S:g} s")
     except RaftwoodError as error:
         is_refused = isinstance(error, Unauthenticated)
-        return Reached(part, address, role, error.message, is_refused)
-    return Reached(part, address, role, clock_ahead_s=ahead_s)
+        return AddressCheck(part, address, role, error.message, is_refused)
+    return AddressCheck(part, address, role, clock_ahead_s=ahead_s)
 
 
-def store_addresses(environment: Environment, settings: Settings) -> Iterator[Address]:
-    """Each store in each role whose secret is known."""
-    roles: dict[str, tuple[Secret, Callable[[Settings], ClientNetwork]]] = {
-        "client": (settings.secrets.clients, client_network),
-        "reader": (settings.secrets.readers, reader_network),
-        "operator": (settings.secrets.operators, operator_network),
-    }
-    for role, (secret, network_of) in roles.items():
-        if secret:
-            network = network_of(settings)
+def store_addresses(
+    environment: Environment, settings: Settings, roles: Collection[str] = tuple(_NETWORKS)
+) -> Iterator[Address]:
+    """Each store in each of the roles whose secret is known."""
+    for role in roles:
+        if getattr(settings.secrets, f"{role}s"):
+            network = _NETWORKS[role](settings)
             for address in settings.cluster.addresses().values():
                 connector = network.connector(environment, address)
                 yield Address(LOG_SERVICE, address, role, _opening(connector))

@@ -23,7 +23,7 @@ from raftwood.cli.addresses import (
     LOGHUB,
     ZEPPELIN,
     Address,
-    Reached,
+    AddressCheck,
     gateway_addresses,
     is_named,
     node_addresses,
@@ -225,7 +225,7 @@ def check_limits(limits: Limits) -> Iterator[Finding]:
             yield Finding("ok", check, str(found))
 
 
-def check_clock(sample: ClockSample, servers: Sequence[Reached]) -> Iterator[Finding]:
+def check_clock(sample: ClockSample, servers: Sequence[AddressCheck]) -> Iterator[Finding]:
     """This machine's clocks by themselves, and beside those of servers that say the time."""
     remedy = "let a time service, such as chrony, set the clocks here and there"
     jump_s = sample.wall_passed_s - sample.monotonic_passed_s
@@ -265,7 +265,7 @@ _CREDENTIALS: Final = {
 }
 
 
-def check_addresses(servers: Sequence[Reached]) -> Iterator[Finding]:
+def check_addresses(servers: Sequence[AddressCheck]) -> Iterator[Finding]:
     for each in servers:
         text = f"{each.address} as {each.role}"
         if not each.error:
@@ -301,7 +301,7 @@ _PARTS: Final[Mapping[str, Callable[[Environment, Settings], Iterator[Address]]]
 class _Cluster(msgspec.Struct, frozen=True):
     """What the settings name, and what came of asking it."""
 
-    servers: list[Reached] = []
+    servers: list[AddressCheck] = []
     releases: dict[str, str] = {}
     lacking: dict[str, str] = {}
     unnamed: list[str] = []

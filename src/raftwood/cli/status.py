@@ -30,11 +30,12 @@ from raftwood.cli.addresses import (
     LOG_SERVICE,
     LOGHUB,
     ZEPPELIN,
-    Reached,
+    AddressCheck,
     gateway_addresses,
     is_named,
     reached,
     receiver_addresses,
+    store_addresses,
 )
 from raftwood.cli.bookie import WHOLE, bookie_states, ledger_counts
 from raftwood.cli.kv_overview import Overview, overview_of
@@ -45,18 +46,15 @@ from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.ledgers.metadata import BookieId
 from raftwood.loghub.client.hub_client import AsyncLogHubClient
 from raftwood.loghub.consumer.loghub_source import LogHubSource
-from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.hakeeper.commands import ClusterView
 from raftwood.logservice.hakeeper.messages import Alarm, AlarmKind
 from raftwood.logservice.hakeeper.state import ClusterPhase
 from raftwood.server.clients import (
-    connected_log_stores,
     hub_access,
     loghub_client,
     shipper_settings,
 )
-from raftwood.server.cluster import operator_network
-from raftwood.server.cluster_client import connected_metastore, connected_zeppelin
+from raftwood.server.cluster_client import connected_keeper, connected_metastore, connected_zeppelin
 from raftwood.server.event_loop import run
 from raftwood.server.settings import Settings
 
@@ -111,6 +109,8 @@ def report(part: str, text: str, problems: Sequence[tuple[str, str]]) -> PartRep
     found = tuple(Problem(part, *each) for each in problems)
     return PartReport(part, "problem" if found else "ok", text, found)
 
+
+_REFUSED: Final = "`raftwood doctor` tries each address with each secret, and says what to do"
 
 # Log service
 
@@ -170,25 +170,33 @@ def _remedy(alarm: Alarm) -> str:
     return _REMEDIES.get(alarm.kind, _REMEDY).format(shard=alarm.shard, store=alarm.store)
 
 
-# LogHub and clogs
+# Servers that are asked one by one
 
-_SERVERS: Final = {LOGHUB: "gateway", CLOGS: "receiver"}
+_SERVERS: Final = {LOG_SERVICE: "store", LOGHUB: "gateway", CLOGS: "receiver"}
+_SETTINGS: Final = {
+    LOG_SERVICE: "cluster.members",
+    LOGHUB: "loghub_client.gateways",
+    CLOGS: "the ring",
+}
 
 
 def servers_report(
-    part: str, servers: Sequence[Reached], figures: HubFigures | None = None
+    part: str, servers: Sequence[AddressCheck], figures: HubFigures | None = None
 ) -> PartReport:
-    """Gateways or receivers: which answer, and what a gateway says there is."""
+    """Gateways, receivers, or stores without a log service: which of them answer.
+
+    `figures` are what a gateway says there is.
+    """
     kind = _SERVERS[part]
     problems = [
         (
-            f"{kind} {each.address} refuses access key {each.role}: {each.error}",
-            "`raftwood key list` shows the keys there are; `raftwood key create` makes one",
+            f"{kind} {each.address} refuses the secret of {each.role}: {each.error}",
+            _REFUSED,
         )
         if each.is_refused
         else (
             f"{kind} {each.address} does not answer: {each.error}",
-            f"start it, or take it out of {_setting(part)}",
+            f"start it, or take it out of {_SETTINGS[part]}",
         )
         for each in servers
         if each.error
@@ -200,10 +208,6 @@ def servers_report(
         logstores = count_text(figures.logstores, "logstore")
         text += f", {projects}, {logstores}{_lag_text(figures.lags)}"
     return report(part, text, problems)
-
-
-def _setting(part: str) -> str:
-    return "loghub_client.gateways" if part == LOGHUB else "the ring"
 
 
 def _lag_text(lags: Sequence[Lag] | None) -> str:
@@ -279,14 +283,8 @@ def count_text(number: int, noun: str) -> str:
 
 async def cluster_view(environment: Environment, settings: Settings) -> ClusterView:
     """All that HAKeeper knows."""
-    async with connected_log_stores(
-        environment, settings, None, operator_network(settings)
-    ) as stores:
-        keeper = KeeperClient(stores)
-        try:
-            return await keeper.describe()
-        finally:
-            await keeper.close()
+    async with connected_keeper(environment, settings, None) as keeper:
+        return await keeper.describe()
 
 
 class _Cluster:
@@ -313,10 +311,12 @@ class _Cluster:
     async def _log_service(self) -> PartReport:
         self._needs(LOG_SERVICE)
         try:
-            view = await cluster_view(self._environment, self._settings)
-        except NotFound:
-            raise InvalidInput("these stores run no log service") from None
-        return log_service_report(view)
+            return log_service_report(await cluster_view(self._environment, self._settings))
+        except InvalidConfiguration:
+            raise
+        except InvalidInput:  # stores of `raftwood serve`
+            stores = store_addresses(self._environment, self._settings, roles=("operator",))
+            return servers_report(LOG_SERVICE, await reached([*stores]))
 
     async def _loghub(self) -> PartReport:
         self._needs(LOGHUB)
@@ -421,8 +421,7 @@ async def ask_part(part: str, ask: Callable[[], Awaitable[PartReport]]) -> PartR
     except InvalidInput as error:  # the settings lack something
         return left_out(part, error.message)
     except Unauthenticated as error:
-        remedy = "`raftwood doctor` tries each address with each secret"
-        return report(part, "refuses these settings", [(error.message, remedy)])
+        return report(part, "refuses these settings", [(error.message, _REFUSED)])
     except RaftwoodError as error:
         text = error.message
     return report(part, "does not answer", [(text, _UNANSWERED[part])])

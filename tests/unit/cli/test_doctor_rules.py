@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.kits.ports import consecutive_ports
 from tests.kits.server.pages import ROOT
 
-from raftwood.cli.addresses import CLOGS, LOG_SERVICE, LOGHUB, ZEPPELIN, Reached
+from raftwood.cli.addresses import CLOGS, LOG_SERVICE, LOGHUB, ZEPPELIN, AddressCheck
 from raftwood.cli.command_line import run as raftwood
 from raftwood.cli.doctor import (
     EXTRAS,
@@ -136,7 +136,7 @@ def test_limits(limits: Limits, expected: list[str]) -> None:
     ],
 )
 def test_clocks(sample: ClockSample, ahead_s: float | None, expected: list[str]) -> None:
-    server = Reached(ZEPPELIN, "h:1", "default", clock_ahead_s=ahead_s)
+    server = AddressCheck(ZEPPELIN, "h:1", "default", clock_ahead_s=ahead_s)
     assert levels([*check_clock(sample, [server])]) == expected
 
 
@@ -145,9 +145,9 @@ def test_addresses_that_are_silent_or_refuse_are_problems() -> None:
         found = [
             *check_addresses(
                 [
-                    Reached(part, "h:1", "name"),
-                    Reached(part, "h:2", "name", "no answer within 4 s"),
-                    Reached(part, "h:3", "name", "wrong secret", is_refused=True),
+                    AddressCheck(part, "h:1", "name"),
+                    AddressCheck(part, "h:2", "name", "no answer within 4 s"),
+                    AddressCheck(part, "h:3", "name", "wrong secret", is_refused=True),
                 ]
             )
         ]
@@ -168,6 +168,7 @@ def test_a_measured_disk_is_left_as_it_was(tmp_path: Path) -> None:
 def test_a_taken_port_is_found_with_its_process() -> None:
     first = consecutive_ports(2)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", first))
         taken.listen()
         found = ports_of(first, 2)

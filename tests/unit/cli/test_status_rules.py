@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from raftwood.base.errors import InvalidConfiguration, Unauthenticated, Unavailable
 from raftwood.cli import status
-from raftwood.cli.addresses import BOOKIES, CLOGS, LOG_SERVICE, LOGHUB, ZEPPELIN, Reached
+from raftwood.cli.addresses import BOOKIES, CLOGS, LOG_SERVICE, LOGHUB, ZEPPELIN, AddressCheck
 from raftwood.cli.command_line import run as raftwood
 from raftwood.cli.kv_overview import Overview
 from raftwood.cli.status import (
@@ -129,20 +129,20 @@ def test_a_cluster_that_does_not_run_says_so_once() -> None:
 
 def test_gateways_and_receivers_that_are_silent_or_refuse_the_key_are_problems() -> None:
     servers = [
-        Reached(LOGHUB, "h:1", "key"),
-        Reached(LOGHUB, "h:2", "key", "refused", is_refused=True),
-        Reached(LOGHUB, "h:3", "key", "no answer"),
+        AddressCheck(LOGHUB, "h:1", "key"),
+        AddressCheck(LOGHUB, "h:2", "key", "refused", is_refused=True),
+        AddressCheck(LOGHUB, "h:3", "key", "no answer"),
     ]
     lags = (Lag("shop/a", 0, "slow", 90.0), Lag("shop/b", 1, "slower", 91.4))
     found = servers_report(LOGHUB, servers, HubFigures(2, 3, lags))
     assert texts(found) == [
-        "gateway h:2 refuses access key key: refused",
+        "gateway h:2 refuses the secret of key: refused",
         "gateway h:3 does not answer: no answer",
     ]
     assert found.text == (
         "1 of 3 gateways up, 2 projects, 3 logstores; furthest behind is slower of shop/b, by 91 s"
     )
-    fine = servers_report(CLOGS, [Reached(CLOGS, "h:1", "key")])
+    fine = servers_report(CLOGS, [AddressCheck(CLOGS, "h:1", "key")])
     assert (fine.state, fine.text) == ("ok", "1 of 1 receiver up")
     for lag, text in ((None, "not counted"), ((), "no reader behind")):
         assert text in servers_report(LOGHUB, servers[:1], HubFigures(1, 1, lag)).text
