@@ -56,6 +56,16 @@ def test_all_parts_of_a_standalone_are_well() -> None:
     assert Commands().run("status").startswith("nothing is wrong\n")
 
 
+@pytest.mark.usefixtures("parts")
+def test_a_key_that_may_only_write_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    (key,) = Commands().json("key", "create", "default=writer")
+    monkeypatch.setenv("RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY", key["id"])
+    monkeypatch.setenv("RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET", key["secret"])
+    (loghub,) = [each for each in Commands().json("status")["parts"] if each["part"] == "LogHub"]
+    assert loghub["state"] == "ok"
+    assert loghub["text"].startswith("1 of 1 gateway up")
+
+
 def test_a_part_that_is_silent_hides_no_other(
     parts: dict[str, Any], silent_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
