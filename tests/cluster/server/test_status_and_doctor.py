@@ -57,8 +57,8 @@ def test_all_parts_of_a_standalone_are_well() -> None:
 
 
 @pytest.mark.usefixtures("parts")
-def test_a_key_that_may_only_write_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    (key,) = Commands().json("key", "create", "default=writer")
+def test_a_key_of_one_project_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    (key,) = Commands().json("key", "create", "default=reader")
     monkeypatch.setenv("RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY", key["id"])
     monkeypatch.setenv("RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET", key["secret"])
     (loghub,) = [each for each in Commands().json("status")["parts"] if each["part"] == "LogHub"]
