@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration, InvalidInput, NotFound
+from raftwood.base.seams import MetaStore
 from raftwood.cli.options import DEFAULTS, SERVER_DEFAULTS, ServerSource, Source
 from raftwood.cli.output import Format, StatusLine, size_text, write_json, write_line, write_rows
 from raftwood.cli.process import ServerContext, StartedServer, run_server
@@ -84,6 +86,8 @@ _Connect = Annotated[
 _Output = Annotated[Format, Parameter(name="--format", help="How to print it.")]
 _COLUMNS = {"id": "bookie", "rack": "rack", "is_read_only": "read-only"}
 _STATUS_COLUMNS = {"bookie": "bookie", "state": "state", "ledgers": "ledgers", "remedy": "remedy"}
+WHOLE = ("running", "read-only")
+"""States of a bookie that has all entries which it should have."""
 _REPAIR_COLUMNS = {
     "ledger": "ledger",
     "to": "now on",
@@ -151,26 +155,12 @@ def status(
 
     async def main() -> list[dict[str, Any]]:
         async with connected_metastore(environment, settings, connect) as store:
-            running = {each.id: each for each in await running_bookies(store)}
-            in_limbo = await bookies_in_limbo(store)
-            known = [*await known_bookies(store), *running]
-            ledgers = MetaLedgers(store, environment.random)
-            counts: Counter[BookieId] = Counter()
-            async for ledger in ledgers.ledgers():
-                try:
-                    segments = (await ledgers.get(ledger)).metadata.segments
-                except NoSuchLedger:
-                    continue  # it was deleted meanwhile
-                counts.update({each for part in segments for each in part.bookies})
-            await ledgers.close()
+            states = await bookie_states(store)
+            counts = await ledger_counts(environment, store)
         rows = []
-        for bookie in sorted({*known, *counts}):
-            state = "away" if bookie not in running else "running"
-            if bookie in running and running[bookie].is_read_only:
-                state = "read-only"
-            if bookie in running and bookie in in_limbo:
-                state = "began anew"
-            is_whole = state in ("running", "read-only") or not counts[bookie]
+        for bookie in sorted({*states, *counts}):
+            state = states.get(bookie, "away")
+            is_whole = state in WHOLE or not counts[bookie]
             remedy = None if is_whole else f"raftwood bookie repair {bookie}"
             rows.append(
                 {"bookie": bookie, "state": state, "ledgers": counts[bookie], "remedy": remedy}
@@ -179,6 +169,32 @@ def status(
 
     with real_environment() as environment:
         write_rows(run(main()), _STATUS_COLUMNS, output)
+
+
+async def bookie_states(store: MetaStore) -> dict[BookieId, str]:
+    """Of all bookies that ever registered: running, read-only, began anew, or away."""
+    running = {each.id: each for each in await running_bookies(store)}
+    in_limbo = await bookies_in_limbo(store)
+    states: dict[BookieId, str] = dict.fromkeys(await known_bookies(store), "away")
+    for bookie, info in running.items():
+        states[bookie] = "read-only" if info.is_read_only else "running"
+        if bookie in in_limbo:
+            states[bookie] = "began anew"
+    return states
+
+
+async def ledger_counts(environment: Environment, store: MetaStore) -> Counter[BookieId]:
+    """How many ledgers count on each bookie; reads the metadata of all of them."""
+    ledgers = MetaLedgers(store, environment.random)
+    counts: Counter[BookieId] = Counter()
+    async for ledger in ledgers.ledgers():
+        try:
+            segments = (await ledgers.get(ledger)).metadata.segments
+        except NoSuchLedger:
+            continue  # it was deleted meanwhile
+        counts.update({each for part in segments for each in part.bookies})
+    await ledgers.close()
+    return counts
 
 
 @app.command

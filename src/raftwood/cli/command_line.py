@@ -24,6 +24,8 @@ EXIT_BROKEN_PIPE: Final = 141
 
 _COMMANDS: Final = {
     "standalone": ("raftwood.cli.standalone:app", "Run all of it in one process."),
+    "status": ("raftwood.cli.status:app", "Show all parts of a cluster, what is wrong first."),
+    "doctor": ("raftwood.cli.doctor:app", "Check this machine, and the way to the cluster."),
     "serve": ("raftwood.cli.serve:app", "Run one store of a cluster."),
     "logservice": (
         "raftwood.cli.serve:logservice_app",

@@ -11,7 +11,7 @@ from raftwood.base.environment import Environment
 from raftwood.base.errors import Conflict, InvalidInput, NotFound
 from raftwood.base.text import MILLISECONDS
 from raftwood.cli.cluster_target import KV, KvTarget
-from raftwood.cli.kv_overview import Overview, progress_text
+from raftwood.cli.kv_overview import Overview, overview_of, progress_text
 from raftwood.cli.options import DEFAULTS, Source, quantity_of
 from raftwood.cli.output import Format, size_text, write_json, write_line, write_records, write_rows
 from raftwood.disk.real_environment import real_environment
@@ -272,7 +272,3 @@ def _show(found: Overview, output: Format) -> None:
         if rows:
             write_line("")
             write_rows(rows, columns, "text")
-
-
-async def overview_of(meta: MetaClient) -> Overview:
-    return Overview(await meta.topology(), await meta.reports())

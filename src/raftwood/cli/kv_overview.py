@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from raftwood.cli.output import Format, ProgressBar, write_json, write_line, write_rows
+from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.heartbeats import ReplicaOffset
 from raftwood.zeppelin.meta.plans import ClusterPlan
 from raftwood.zeppelin.meta.progress import MigrationProgress, progress_of
@@ -218,6 +219,11 @@ class Overview:
         if master is not None and (contact_ms is None or contact_ms > CONTACT_MS_MAX):
             return "does not hear from the master"
         return "" if offset.is_candidate else "is being synced as a slave"
+
+
+async def overview_of(meta: MetaClient) -> Overview:
+    """Asks the meta server."""
+    return Overview(await meta.topology(), await meta.reports())
 
 
 def node_state(node: NodeInfo) -> str:

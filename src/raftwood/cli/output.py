@@ -8,11 +8,12 @@ titles. A pipe gets aligned columns without frames; NO_COLOR is honoured.
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 Format = Literal["text", "json"]
+_WIDTH: Final = 80
 
 
 def write_line(text: str) -> None:
@@ -79,6 +81,23 @@ def write_records(
         else:
             write_line("  ".join(_cell(record.get(column)) for column in columns))
     sys.stdout.flush()
+
+
+def write_wrapped(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of texts without titles; the last column is wrapped, 80 columns wide in all."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    for row in rows:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        write_line(
+            textwrap.fill(
+                escaped(row[-1]),
+                _WIDTH,
+                initial_indent="".join(f"{each}  " for each in padded),
+                subsequent_indent=" " * sum(width + 2 for width in widths),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
 
 
 def _cell(value: Any) -> str:

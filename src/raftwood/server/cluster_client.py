@@ -16,6 +16,7 @@ from raftwood.base.errors import (
 )
 from raftwood.base.logs import get_logger
 from raftwood.base.seams import Logs, MetaStore
+from raftwood.logservice.client.keeper_client import KeeperClient
 from raftwood.logservice.client.shard_link import ask_store_addresses
 from raftwood.logservice.client.shard_logs import ShardLogs
 from raftwood.logservice.errors import LogShardNotFound
@@ -109,6 +110,25 @@ async def connected_zeppelin(
     asked.check()
     async with AsyncRaftClient(environment, network, found) as client:
         yield MetaClient(client, ZEPPELIN_SHARD)
+
+
+@asynccontextmanager
+async def connected_keeper(
+    environment: Environment, settings: Settings, addresses: str | None
+) -> AsyncIterator[KeeperClient]:
+    """HAKeeper, on a cluster of log stores, for an operator."""
+    network = operator_network(settings)
+    given = given_addresses(settings, addresses)
+    asked = _AskedStores(METASTORE_SHARD)
+    found = await discover(environment, network, given, asked.ask)
+    asked.check()
+    stores = Stores(environment, network, found)
+    keeper = KeeperClient(stores)
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+        await stores.close()
 
 
 @asynccontextmanager

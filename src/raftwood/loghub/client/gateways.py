@@ -89,6 +89,18 @@ class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
     access_secret: Secret
     tls: ClientTls | None = None
 
+    def connector(self, environment: Environment, address: str) -> Connector:
+        """Makes one attempt to connect to a gateway."""
+        host, port = split_address(address)
+        credentials = ClientCredentials(
+            cluster_id=CLUSTER,
+            identity=Identity(role=KEY_ROLE, node_id=self.access_key),
+            secret=self.access_secret,
+        )
+        return partial(
+            connect, host, port, credentials, environment.random, limits=_LIMITS, tls=self.tls
+        )
+
 
 def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
     """Splits addresses that are given as one text with commas."""
@@ -105,28 +117,11 @@ class Gateways:
     def __init__(self, environment: Environment, access: HubAccess) -> None:
         self._environment = environment
         self._channels = [
-            Channel(self._connector(access, address), environment.random, _BACKOFF)
+            Channel(access.connector(environment, address), environment.random, _BACKOFF)
             for address in access.addresses
         ]
         # Clients begin with different gateways, which spreads the load.
         self._turn = environment.random.randrange(len(self._channels))
-
-    def _connector(self, access: HubAccess, address: str) -> Connector:
-        host, port = split_address(address)
-        credentials = ClientCredentials(
-            cluster_id=CLUSTER,
-            identity=Identity(role=KEY_ROLE, node_id=access.access_key),
-            secret=access.access_secret,
-        )
-        return partial(
-            connect,
-            host,
-            port,
-            credentials,
-            self._environment.random,
-            limits=_LIMITS,
-            tls=access.tls,
-        )
 
     async def start(self, timeout_ms: int) -> None:
         """Connects; one gateway that answers is enough."""

@@ -395,6 +395,11 @@ class AsyncKv:
         encoded = [as_bytes(word) for word in words]
         return await self._calls.write(slot_of(encoded[1]), request(encoded))
 
+    async def time_us(self) -> int:
+        """The clock of a node, in microseconds since 1970."""
+        seconds, rest_us = await self._calls.read(0, request([b"TIME"]))
+        return int(seconds) * 1_000_000 + int(rest_us)
+
     # Many keys
 
     async def get_many(self, keys: Iterable[Word]) -> list[bytes | None]:

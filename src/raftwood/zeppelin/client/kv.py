@@ -193,6 +193,10 @@ class Kv:
     def command(self, *words: Word, reads: bool = False) -> Any:
         return self._thread.call(self._client.command(*words, reads=reads))
 
+    def time_us(self) -> int:
+        """The clock of a node, in microseconds since 1970."""
+        return self._thread.call(self._client.time_us())
+
     # Many keys
 
     def get_many(self, keys: Iterable[Word]) -> list[bytes | None]:
