@@ -188,7 +188,7 @@ def _resolve(setting: Setting, given: _Given | None, problems: list[str]) -> tup
         shown = "the given value" if setting.secret else _shown(given.value)
         problems.append(
             f"setting {setting.name} cannot be {shown} (from {given.origin}): {error}; "
-            f"give {setting.allowed}"
+            f"give {setting.allowed_as_text if given.text else setting.allowed}"
         )
         return setting.default, given.origin
     return value, given.origin
