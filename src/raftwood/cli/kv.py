@@ -62,7 +62,8 @@ class KvUser:
         if not client.password:
             raise InvalidConfiguration(
                 "zeppelin_client.password is not set: `raftwood kv table create` and `raftwood kv "
-                "user add` make one, and print with --format toml what to add to the file"
+                "user add` make one, and print with --format toml what to add to the file; or use "
+                "a context that has one, see `raftwood context list`"
             )
 
         return await AsyncKv.connect(

@@ -1,5 +1,6 @@
 """Where a command finds a group's leases: the options, and the store that they name."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,15 +8,18 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from raftwood.base.configuration import CONTEXT_ORIGIN, Configuration
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidConfiguration
 from raftwood.cli.options import Source
 from raftwood.loghub.consumer.leases import LeaseStore, signature
 from raftwood.loghub.consumer.meta_store import MetaLeaseStore
 from raftwood.server.cluster_client import connected_metastore
+from raftwood.server.settings import Settings
 
 META_SCHEME: Final = "meta://"
-DEFAULT_STORE: Final = "sqlite:///raftwood-leases.sqlite"
+DEFAULT_FILE: Final = "raftwood-leases.sqlite"
+DEFAULT_STORE: Final = f"sqlite:///{DEFAULT_FILE}"
 
 
 @Parameter(name="*")
@@ -37,6 +41,18 @@ class LeaseTarget:
 LEASES = LeaseTarget()
 
 
+def store_url(target: LeaseTarget, configuration: Configuration[Settings]) -> str:
+    """Which store is meant: by the option, else by the settings, else the file in this folder."""
+    setting = "loghub_client.lease_store"
+    is_of_context = configuration.origin(setting).startswith(CONTEXT_ORIGIN)
+    if not target.store and is_of_context and os.path.exists(DEFAULT_FILE):
+        # Groups whose checkpoints are here go on: release 0.1.0 had no contexts.
+        return DEFAULT_STORE
+    return (
+        target.store or configuration.settings.loghub_client.lease_store.reveal() or DEFAULT_STORE
+    )
+
+
 @asynccontextmanager
 async def lease_store(
     environment: Environment, target: LeaseTarget, source: Source, *, stream: str, group: str
@@ -44,8 +60,8 @@ async def lease_store(
     """The store of one group on one logstore; it is opened and closed by whoever uses it."""
     project, _, logstore = stream.partition("/")
     sig = signature(project, logstore)
-    settings = source.load().settings
-    url = target.store or settings.loghub_client.lease_store.reveal() or DEFAULT_STORE
+    configuration = source.load()
+    settings, url = configuration.settings, store_url(target, configuration)
     if url.startswith(META_SCHEME):
         addresses = url.removeprefix(META_SCHEME)
         async with connected_metastore(environment, settings, addresses) as metastore:

@@ -71,7 +71,8 @@ class HubTarget:
             if not is_given:
                 raise InvalidConfiguration(
                     f"loghub_client.{name} is not set: `raftwood key create PROJECT=ROLE` makes a "
-                    "key, and prints what to add to the file"
+                    "key, and prints what to add to the file; or use a context that has one, see "
+                    "`raftwood context list`"
                 )
         return HubAccess(
             addresses=addresses_of(self.gateways or client.gateways),
