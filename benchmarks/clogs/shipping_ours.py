@@ -94,7 +94,9 @@ def running_standalone(folder: pathlib.Path, *, files_folder: str = "") -> Itera
 
 
 def _plain_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if "RAFTWOOD_" not in name}
+    """No settings of whoever runs this, and no context."""
+    plain = {name: value for name, value in os.environ.items() if "RAFTWOOD_" not in name}
+    return plain | {"RAFTWOOD_CONTEXT": ""}
 
 
 def _parts(ready: pathlib.Path, process: "subprocess.Popen[bytes]") -> Parts:

@@ -25,6 +25,8 @@ from raftwood.base.settings import Scope, Setting, describe
 FILE_VARIABLE: Final = "RAFTWOOD_CONFIG"
 FILE_BYTES_MAX: Final = 1 << 20
 DEFAULT_ORIGIN: Final = "default"
+CONTEXT_ORIGIN: Final = "context "
+"""The origin of a setting from a context begins so; its name follows."""
 _VARIABLE: Final = re.compile(r"RAFTWOOD_([A-Z0-9_]+?)__([A-Z0-9_]+)")
 _PLACE: Final = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
@@ -136,7 +138,7 @@ def compose(
     problems: list[str] = []
     given: dict[str, _Given] = {}
     # From the weakest source to the strongest, so that the strongest value remains.
-    source = f"file {file}" if context is None else f"context {context}"
+    source = f"file {file}" if context is None else f"{CONTEXT_ORIGIN}{context}"
     given.update(_from_file(_parse(data, file), source, known, problems))
     given.update(_from_environment(environment or {}, known, problems))
     given.update(_from_flags(flags, known, problems))
@@ -193,7 +195,7 @@ def _resolve(setting: Setting, given: _Given | None, problems: list[str]) -> tup
         shown = "the given value" if setting.secret else _shown(given.value)
         problems.append(
             f"setting {setting.name} cannot be {shown} (from {given.origin}): {error}; "
-            f"give {setting.allowed}"
+            f"give {setting.allowed_as_text if given.text else setting.allowed}"
         )
         return setting.default, given.origin
     return value, given.origin

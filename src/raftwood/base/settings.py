@@ -107,6 +107,17 @@ class Setting(msgspec.Struct, frozen=True):
     def secret(self) -> bool:
         return _plain(self.annotation) is Secret
 
+    @property
+    def is_list(self) -> bool:
+        return get_origin(_plain(self.annotation)) in (tuple, list)
+
+    @property
+    def allowed_as_text(self) -> str:
+        """What a flag or an environment variable may say."""
+        if not self.is_list:
+            return self.allowed
+        return self.allowed.replace("a list,", "a list as A,B,C without brackets,", 1)
+
     def show(self, value: Any) -> Any:
         """Returns the value fit to be shown: plain data, secrets hidden."""
         if self.secret:
@@ -126,7 +137,9 @@ class Setting(msgspec.Struct, frozen=True):
         plain = _plain(self.annotation)
         if plain is str or plain is Secret or get_origin(plain) is Literal:
             return self.parse(text)
-        if get_origin(plain) in (tuple, list):
+        if self.is_list:
+            if text.lstrip().startswith(('["', "['")):
+                raise ValueError("a list has neither brackets nor quotes here")
             parts = [part.strip() for part in text.split(",") if part.strip()]
             return _convert(parts, self.annotation, strict=False)
         return _convert(text, self.annotation, strict=False)

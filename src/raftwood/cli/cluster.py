@@ -17,7 +17,7 @@ from raftwood.base.logs import set_up_logs
 from raftwood.cli.cluster_target import LOG_TARGET, LogTarget
 from raftwood.cli.context import CONTEXT_OPTION, ContextOption, write_context
 from raftwood.cli.output import Format, StatusLine, size_text, write_json, write_line, write_rows
-from raftwood.cli.process import stop_on_signals
+from raftwood.cli.process import check_ready_file, stop_on_signals
 from raftwood.cli.standalone import tell_parts
 from raftwood.disk.real_environment import real_environment
 from raftwood.logservice.client.keeper_client import KeeperClient
@@ -66,6 +66,7 @@ def up(
     there when it is started again with the same folder.
     """
     context.check()
+    check_ready_file(ready_file)
     cluster = LocalCluster(
         os.path.abspath(data),
         stores=stores,
@@ -74,6 +75,7 @@ def up(
         kv_nodes=kv_nodes,
         port_base=port_base,
     )
+    cluster.check_ports()
     settings = cluster.prepare()
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)

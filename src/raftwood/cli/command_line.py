@@ -5,6 +5,7 @@ is one line in `_COMMANDS`. Exit status: 0 done, 1 failed, 2 the user must chang
 interrupted, 141 nobody reads the output.
 """
 
+import functools
 import os
 import sys
 import traceback
@@ -63,9 +64,22 @@ _COMMANDS: Final = {
     "config": ("raftwood.cli.config:app", "Show and check the configuration."),
     "store": ("raftwood.cli.store:app", "Check and dump a data folder."),
     "meta": ("raftwood.cli.meta:app", "Read, change and watch a metastore."),
+    "completion": ("raftwood.cli.completion:app", "Print a shell's completion of commands."),
     "demo": ("raftwood.cli.demo:app", "See what Raftwood does, on this machine."),
 }
 """Name → where its `cyclopts.App` is, and its line in the help."""
+
+_GROUPS: Final = {
+    "Run": ("standalone", "serve", "logservice", "gateway", "bookie", "demo"),
+    "Streams": ("project", "logstore", "shard", "produce", "tail", "consume", "group", "key"),
+    "Logs": ("log",),
+    "Ledgers": ("dlog", "ledger"),
+    "Keys and values": ("kv",),
+    "Shipping": ("ship", "clogs"),
+    "Pipeline": ("pipeline",),
+    "Operate": ("cluster", "context", "config", "raft", "meta", "store", "completion"),
+}
+"""Commands as the help shows them; those of no group come last."""
 
 
 def main() -> None:
@@ -104,7 +118,7 @@ def _dispatch(tokens: list[str]) -> int:
     from cyclopts import CycloptsError  # noqa: PLC0415
 
     try:
-        result = _application()(
+        result = application()(
             tokens, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
@@ -121,10 +135,12 @@ def _unknown(command: str) -> str:
     return f'Unknown command "{command}".{meant} See `raftwood --help`.'
 
 
-def _application() -> "App":
-    from cyclopts import App  # noqa: PLC0415
+@functools.cache
+def application() -> "App":
+    """All commands; each is loaded when it is called."""
+    from cyclopts import App, Group  # noqa: PLC0415
 
-    application = App(
+    whole = App(
         name="raftwood",
         help="A distributed log platform: ships, keeps, serves and processes logs.",
         help_epilogue="--debug shows the traceback of an error.",
@@ -132,9 +148,12 @@ def _application() -> "App":
         version=__version__,
         suppress_keyboard_interrupt=False,
     )
+    groups: dict[str, Group] = {}
+    for number, (title, names) in enumerate(_GROUPS.items()):
+        groups |= dict.fromkeys(names, Group(title, sort_key=number))
     for name, (place, line) in _COMMANDS.items():
-        application.command(place, name=name, help=line)
-    return application
+        whole.command(place, name=name, help=line, group=groups.get(name))
+    return whole
 
 
 def _ended(debug: bool, message: str, status: int) -> int:

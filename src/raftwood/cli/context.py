@@ -235,8 +235,10 @@ def context_file(settings: Settings, parts: Parts, *, command: str) -> bytes:
             "user": parts.kv.user,
             "password": parts.kv.password,
         }
-    if settings.tls.authorities:
-        sections["tls"] = {"authorities": os.path.abspath(settings.tls.authorities)}
+    if authorities := settings.tls.authorities:
+        sections["tls"] = {"authorities": os.path.abspath(authorities)}
+        if parts.clogs and settings.tls.certificate:
+            sections["clogs_client"]["authorities"] = os.path.abspath(authorities)
     return (
         f"{_MADE}{command}`, and written anew at each start.\n"
         "# Keep it to yourself: it holds the secrets.\n\n"

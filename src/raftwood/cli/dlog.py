@@ -442,7 +442,7 @@ async def _show(dlogs: Dlogs, name: str, target: DlogTarget) -> int:
         write_json(about | {"ledgers": ledgers})
         return 0
     rows = [{"name": key.replace("_", " "), "value": value} for key, value in about.items()]
-    write_rows(rows, {"name": "of the log", "value": "value"}, "text")
+    write_rows(rows, {"name": "property", "value": "value"}, "text")
     sizes = [
         each | {"bytes": None if each["bytes"] is None else size_text(each["bytes"])}
         for each in ledgers

@@ -69,7 +69,7 @@ def _tell(status: NodeStatus) -> None:
         write_line(f"problem: {status.problem}")
     del about["problem"]
     rows = [{"name": name.replace("_", " "), "value": value} for name, value in about.items()]
-    write_rows(rows, {"name": "of the node", "value": "value"}, "text")
+    write_rows(rows, {"name": "property", "value": "value"}, "text")
     if status.copies:
         write_line("")
         copies = [

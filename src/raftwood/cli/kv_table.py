@@ -300,7 +300,7 @@ async def _show(meta: MetaClient, name: str, target: KvTarget) -> int:
         return 0
     about["lag_max_bytes"] = size_text(about["lag_max_bytes"])
     rows = [{"name": key.replace("_", " "), "value": value} for key, value in about.items()]
-    write_rows(rows, {"name": "of the table", "value": "value"}, "text")
+    write_rows(rows, {"name": "property", "value": "value"}, "text")
     shown = [
         row
         | {

@@ -125,5 +125,5 @@ def _show(ledger: int, metadata: LedgerMetadata, target: DlogTarget) -> int:
         write_json(about)
         return 0
     rows = [{"name": key.replace("_", " "), "value": value} for key, value in about.items()]
-    write_rows(rows, {"name": "of the ledger", "value": "value"}, "text")
+    write_rows(rows, {"name": "property", "value": "value"}, "text")
     return 0

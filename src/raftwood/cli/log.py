@@ -311,7 +311,7 @@ def info(shard: str, *, read_only: ReadOnly = False, target: LogTarget = LOG_TAR
             return 0
         log["lease_history"] = len(log["lease_history"])
         rows = [{"name": name, "value": value} for name, value in (found | log).items()]
-        write_rows(rows, {"name": "of the shard", "value": "value"}, "text")
+        write_rows(rows, {"name": "property", "value": "value"}, "text")
         return 0
 
     return target.with_log(shard, work, as_reader=read_only)

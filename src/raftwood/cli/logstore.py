@@ -164,5 +164,5 @@ async def _show(client: AsyncLogHubClient, project: str, logstore: str, hub: Hub
     for name in ("created_s", "modified_s"):
         shown[name.removesuffix("_s")] = time_text(shown.pop(name))
     rows = [{"name": name.replace("_", " "), "value": value} for name, value in shown.items()]
-    write_rows(rows, {"name": "of the logstore", "value": "value"}, "text")
+    write_rows(rows, {"name": "property", "value": "value"}, "text")
     return 0

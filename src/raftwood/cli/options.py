@@ -71,6 +71,14 @@ class Source(ServerSource):
     If no file is given, the user's context is read.
     """
 
+    config: Annotated[
+        str | None,
+        Parameter(
+            help="TOML file with settings; else RAFTWOOD_CONFIG names it, else the context in use "
+            "is read."
+        ),
+    ] = None
+
     def load(self) -> Configuration[Settings]:
         return self._load(reads_context=True)
 

@@ -105,6 +105,10 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, str):
         return escaped(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_cell(each)}" for key, each in value.items()) or "-"
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return ", ".join(map(_cell, value)) or "-"
     return msgspec.json.encode(value).decode()
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from raftwood.base.environment import Environment
+from raftwood.base.errors import InvalidInput
 from raftwood.base.logs import get_logger, set_up_logs
 from raftwood.base.metrics import Metrics
 from raftwood.cli.options import ServerSource
@@ -87,6 +88,13 @@ def write_ready_file(path: str, *addresses: str) -> None:
     os.replace(f"{path}.new", path)
 
 
+def check_ready_file(path: str | None) -> None:
+    """Refuse a ready file that could not be written, before anything starts."""
+    folder = os.path.dirname(os.path.abspath(path)) if path is not None else ""
+    if folder and not os.path.isdir(folder):
+        raise InvalidInput(f"--ready-file {path}: there is no folder {folder}; make it first")
+
+
 def freeze_start() -> None:
     """What is in memory by now stays until the end: spare the garbage collector from looking at it.
 
@@ -149,6 +157,7 @@ def run_server(
     metrics: Metrics | None = None,
 ) -> None:
     """Run one until SIGTERM or SIGINT; `ready_file` is written once it serves."""
+    check_ready_file(ready_file)
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
         warn_of_open_secrets(source, settings)

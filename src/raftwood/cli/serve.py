@@ -14,6 +14,7 @@ from raftwood.base.metrics import Metrics
 from raftwood.cli.options import SERVER_DEFAULTS, ServerSource
 from raftwood.cli.output import write_line
 from raftwood.cli.process import (
+    check_ready_file,
     freeze_start,
     served_over_http,
     stop_on_signals,
@@ -39,6 +40,7 @@ def run_store(
     ready_file: str | None = None,
 ) -> None:
     """Run one store until SIGTERM or SIGINT; `ready_file` is written once it serves."""
+    check_ready_file(ready_file)
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
         warn_of_open_secrets(source, settings)

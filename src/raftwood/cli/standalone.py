@@ -19,7 +19,7 @@ from raftwood.cli.context import (
     write_context,
 )
 from raftwood.cli.output import redis_command, write_line
-from raftwood.cli.process import freeze_start, served_over_http, stop_on_signals
+from raftwood.cli.process import check_ready_file, freeze_start, served_over_http, stop_on_signals
 from raftwood.disk.real_environment import real_environment
 from raftwood.server.event_loop import run
 from raftwood.server.parts import Parts, write_parts
@@ -62,8 +62,11 @@ def standalone(
     with the same folder. It writes a context, by which every command finds it.
     """
     context.check()
+    check_ready_file(ready_file)
     folder = os.path.abspath(data)
-    settings = standalone_settings(folder, port_base=port_base, flags=assignments)
+    settings = standalone_settings(
+        folder, port_base=port_base, flags=assignments, checks_ports=True
+    )
     with real_environment() as environment:
         set_up_logs(settings.logs, clock=environment.clock)
         run(_serve(environment, folder, settings, ready_file, begin_anew, context))

@@ -125,7 +125,7 @@ def free_addresses(count: int) -> list[str]:
     port of a server that is away for a moment, and the server could not come back.
     """
     ports = random.sample(_PORTS, len(_PORTS))
-    found = [f"127.0.0.1:{port}" for port in islice(filter(_is_free, ports), count)]
+    found = [f"127.0.0.1:{port}" for port in islice(filter(is_free, ports), count)]
     if len(found) < count:
         raise InternalError(f"no {count} ports are free on this machine: end what uses them")
     return found
@@ -134,12 +134,13 @@ def free_addresses(count: int) -> list[str]:
 def free_ports_in_a_row(count: int) -> int:
     """The first of them."""
     for first in random.sample(_PORTS, len(_PORTS)):
-        if all(map(_is_free, range(first, first + count))):
+        if all(map(is_free, range(first, first + count))):
             return first
     raise InternalError(f"no {count} ports in a row are free on this machine: end what uses them")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether no process listens on a port of this machine's loopback address."""
     with socket.socket() as probe:
         # As servers do: connections that ended here a moment ago are no obstacle to them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

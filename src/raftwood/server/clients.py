@@ -37,7 +37,8 @@ CALL_MS: Final = 60_000
 """A logstore of many shards makes many logs."""
 META_SCHEME: Final = "meta://"
 LEASE_MS_MIN: Final = 1_000
-DEFAULT_LEASES: Final = "sqlite:///raftwood-leases.sqlite"
+LEASE_FILE: Final = "raftwood-leases.sqlite"
+DEFAULT_LEASES: Final = f"sqlite:///{LEASE_FILE}"
 
 
 def hub_access(
@@ -50,7 +51,8 @@ def hub_access(
         if not is_given:
             raise InvalidConfiguration(
                 f"loghub_client.{name} is not set: `raftwood key create PROJECT=ROLE` makes a "
-                "key, and prints what to add to the file"
+                "key, and prints what to add to the file; or use a context that has one, see "
+                "`raftwood context list`"
             )
     return HubAccess(
         addresses=addresses_of(gateways or client.gateways),
@@ -91,7 +93,8 @@ async def kv_client(
     if not password:
         raise InvalidConfiguration(
             "zeppelin_client.password is not set: `raftwood kv table create` and `raftwood kv "
-            "user add` make one, and print with --format toml what to add to the file"
+            "user add` make one, and print with --format toml what to add to the file; or use "
+            "a context that has one, see `raftwood context list`"
         )
     authorities = client.authorities
     return await AsyncKv.connect(
@@ -163,6 +166,10 @@ def worker_config(
     )
 
 
+def lease_url(settings: Settings, given: str | None) -> str:
+    return given or settings.loghub_client.lease_store.reveal() or DEFAULT_LEASES
+
+
 @asynccontextmanager
 async def opened_lease_store(
     environment: Environment,
@@ -179,7 +186,7 @@ async def opened_lease_store(
     metastore there, else a file in the current folder: an access key reaches no metastore.
     """
     sig = signature(project, logstore)
-    url = url or settings.loghub_client.lease_store.reveal() or DEFAULT_LEASES
+    url = lease_url(settings, url)
     if url.startswith(META_SCHEME):
         addresses = url.removeprefix(META_SCHEME)
         async with connected_metastore(environment, settings, addresses) as metastore:

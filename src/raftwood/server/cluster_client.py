@@ -240,5 +240,7 @@ def given_addresses(settings: Settings, addresses: str | None) -> list[str]:
     given = [each.strip() for each in (addresses or "").split(",") if each.strip()]
     given = given or list(settings.cluster.addresses().values())
     if not given:
-        raise InvalidInput("name some stores: --connect HOST:PORT, or cluster.members in the file")
+        raise InvalidInput(
+            "name some stores: --connect HOST:PORT, or cluster.members in the file or the context"
+        )
     return given

@@ -20,7 +20,16 @@ from raftwood.loghub.server.access import AccessControl
 from raftwood.loghub.server.metadata import Metadata
 from raftwood.server.child_processes import ChildProcesses
 from raftwood.server.cluster_client import connected_cluster, connected_zeppelin
-from raftwood.server.parts import KvPart, LogHubPart, LogServicePart, Parts
+from raftwood.server.parts import (
+    KvPart,
+    LogHubPart,
+    LogServicePart,
+    Parts,
+    check_ports_are_free,
+    further_ports,
+    kv_ports,
+    make_folder,
+)
 from raftwood.server.settings import Settings
 from raftwood.server.standalone import (
     access_key,
@@ -29,8 +38,10 @@ from raftwood.server.standalone import (
     default_stream,
     new_secrets,
     node_addresses,
+    read_or,
     with_default_stream,
 )
+from raftwood.zeppelin.model import NodeAddresses
 
 CONFIG_FILE: Final = "cluster.toml"
 STORES_MAX: Final = 9
@@ -74,11 +85,7 @@ class LocalCluster:
 
     def prepare(self) -> Settings:
         """The settings of the folder, which is made where it is not there."""
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        if not os.path.exists(self.config_file):
-            write_privately(self.config_file, self._new_config())
-        with open(self.config_file, "rb") as opened:
-            data = opened.read()
+        data = read_or(self.config_file, self._new_config)
         settings = compose(
             Settings, data=data, file=self.config_file, flags=self._dlog_settings()
         ).settings
@@ -88,7 +95,23 @@ class LocalCluster:
                 f"the cluster in {self.folder} has other stores ({known}): give the same --stores "
                 "and --port-base as before, or another --data"
             )
+        # Only now: a start that fails by what was given leaves no folder behind.
+        make_folder(self.folder)
+        if not os.path.exists(self.config_file):
+            write_privately(self.config_file, data)
         return with_default_stream(settings)
+
+    def check_ports(self) -> None:
+        """Refuse to start where another process has one of the ports."""
+        for group in (
+            self.stores,
+            self.gateways,
+            self.http,
+            self.bookies,
+            self.kv_nodes,
+            self.clogs,
+        ):
+            check_ports_are_free(group.values())
 
     def _new_config(self) -> bytes:
         members = ", ".join(f'"{number}={address}"' for number, address in self.stores.items())
@@ -190,10 +213,19 @@ async def running_cluster(
             access_secret=key.secret,
         )
         service = LogServicePart(",".join(cluster.stores.values()), cluster.config_file)
-        kv = await _kv_part(environment, cluster, settings)
+        kv, nodes = await _kv_part(environment, cluster, settings)
         clogs = tuple(cluster.clogs.values())
         stream = await default_stream(environment, settings, loghub)
-        yield Parts(loghub, service, os.getpid(), kv, clogs, stream), children
+        ports = {
+            "store": [*cluster.stores.values()],
+            "loghub": [*cluster.gateways.values()],
+            "loghub_http": [*cluster.http.values()],
+            "clogs": [*clogs],
+            "bookies": [*cluster.bookies.values()],
+            **kv_ports(nodes),
+            **further_ports(settings),
+        }
+        yield Parts(loghub, service, os.getpid(), kv, clogs, stream, ports), children
         for kind in ("gateway-", "kv-", "bookie-", "store-"):
             await children.end(kind)
 
@@ -215,14 +247,16 @@ async def start_bookie(children: ChildProcesses, cluster: LocalCluster, number: 
 
 async def _kv_part(
     environment: Environment, cluster: LocalCluster, settings: Settings
-) -> KvPart | None:
+) -> tuple[KvPart | None, list[NodeAddresses]]:
     if not cluster.kv_nodes:
-        return None
+        return None, []
     async with connected_zeppelin(environment, settings, None) as meta:
-        return await default_part(
+        part = await default_part(
             environment,
             cluster.folder,
             meta,
             nodes=len(cluster.kv_nodes),
             address=cluster.kv_nodes[1],
         )
+        topology = await meta.topology()
+        return part, [node.addresses for node in topology.nodes.values() if node.is_up]

@@ -34,6 +34,10 @@ from raftwood.server.parts import (
     LogHubPart,
     LogServicePart,
     Parts,
+    check_ports_are_free,
+    further_ports,
+    kv_ports,
+    make_folder,
     new_user,
 )
 from raftwood.server.settings import Settings
@@ -41,7 +45,7 @@ from raftwood.server.store import StoreServer
 from raftwood.server.tenants import log_settings, log_tenant
 from raftwood.zeppelin.meta.client import MetaClient
 from raftwood.zeppelin.meta.deltas import applied
-from raftwood.zeppelin.model import EPOCH_NONE, TableConfig, Topology
+from raftwood.zeppelin.model import EPOCH_NONE, NodeAddresses, TableConfig, Topology
 from raftwood.zeppelin.node.server import NodeServer
 from raftwood.zeppelin.passwords import is_password
 
@@ -133,16 +137,14 @@ _BEGIN_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.1
 
 
-def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] = ()) -> Settings:
+def standalone_settings(
+    folder: str, *, port_base: int, flags: tuple[str, ...] = (), checks_ports: bool = False
+) -> Settings:
     """The settings of the folder, which is made where it is not there."""
     if not 1024 <= port_base <= 65_535 - PORTS:
         raise InvalidInput(f"port base {port_base}: give 1024 to {65_535 - PORTS}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     file = f"{folder}/{CONFIG_FILE}"
-    if not os.path.exists(file):
-        write_privately(file, _new_config(folder))
-    with open(file, "rb") as opened:
-        data = opened.read()
+    data = read_or(file, lambda: _new_config(folder))
     store, native, http, *_, kv, clogs = _addresses(port_base)
     given = (
         f"cluster.members=1={store}",
@@ -154,9 +156,28 @@ def standalone_settings(folder: str, *, port_base: int, flags: tuple[str, ...] =
         *node_addresses(kv),
         *flags,
     )
-    return log_settings(
+    settings = log_settings(
         with_default_stream(compose(Settings, data=data, file=file, flags=given).settings)
     )
+    if checks_ports:
+        found = (settings.gateway.listen, settings.gateway.http_listen, settings.clogs.listen)
+        check_ports_are_free(
+            [store, *_bookie_addresses(settings), settings.zeppelin_node.listen, *found]
+        )
+    # Only now: a start that fails by what was given leaves no folder behind.
+    make_folder(folder)
+    if not os.path.exists(file):
+        write_privately(file, data)
+    return settings
+
+
+def read_or(file: str, new: Callable[[], bytes]) -> bytes:
+    """What is in a file, or new contents where there is none."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return new()
 
 
 def _addresses(port_base: int) -> list[str]:
@@ -260,7 +281,9 @@ async def running_standalone(
             dlogs = await stack.enter_async_context(
                 opened_dlogs(environment, settings, store, bookies)
             )
-            kv = await stack.enter_async_context(_zeppelin(environment, folder, settings, metrics))
+            kv, node = await stack.enter_async_context(
+                _zeppelin(environment, folder, settings, metrics)
+            )
             gateway = await GatewayServer.start(
                 environment, settings, store, logs, dlogs=dlogs, metrics=metrics
             )
@@ -275,7 +298,16 @@ async def running_standalone(
                 service = LogServicePart(store_server.address, f"{folder}/{CONFIG_FILE}")
                 clogs = (gateway.clogs_address,) if gateway.clogs_address else ()
                 stream = await default_stream(environment, settings, loghub)
-                yield Parts(loghub, service, os.getpid(), kv, clogs, stream), gateway
+                ports = {
+                    "store": [store_server.address],
+                    "loghub": [gateway.address],
+                    "loghub_http": [each for each in (gateway.http_address,) if each],
+                    "clogs": [*clogs],
+                    "bookies": _bookie_addresses(settings),
+                    **kv_ports([node]),
+                    **further_ports(settings),
+                }
+                yield Parts(loghub, service, os.getpid(), kv, clogs, stream, ports), gateway
             finally:
                 await gateway.close()
     finally:
@@ -285,7 +317,7 @@ async def running_standalone(
 @asynccontextmanager
 async def _zeppelin(
     environment: Environment, folder: str, settings: Settings, metrics: Metrics
-) -> AsyncIterator[KvPart]:
+) -> AsyncIterator[tuple[KvPart, NodeAddresses]]:
     """A node, and its table."""
     async with AsyncExitStack() as stack:
         meta = await awaited_zeppelin(stack, environment, settings, None)
@@ -301,7 +333,8 @@ async def _zeppelin(
             metrics=metrics,
         )
         stack.push_async_callback(node.close)
-        yield await default_part(environment, folder, meta, nodes=1, address=node.address)
+        part = await default_part(environment, folder, meta, nodes=1, address=node.address)
+        yield part, node.addresses
 
 
 async def begun(ask: Callable[[], Awaitable[object]]) -> None:

@@ -26,4 +26,4 @@ def asked(path: tuple[str, ...]) -> tuple[str, int, str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps([asked(path) for path in paths(command_line._application())]))
+    sys.stdout.write(json.dumps([asked(path) for path in paths(command_line.application())]))

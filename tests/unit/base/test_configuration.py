@@ -239,3 +239,18 @@ def test_a_setting_without_default_or_description_is_our_bug() -> None:
         kind = msgspec.defstruct("Kind", [("section", section)])
         with pytest.raises(TypeError, match="every setting needs one"):
             describe(kind)
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("net.ports=1,two", "a list as A,B,C without brackets"),
+        ('net.peers=["a","b"]', "neither brackets nor quotes"),
+    ],
+)
+def test_a_list_that_is_refused_names_its_syntax(flag: str, reason: str) -> None:
+    assert reason in _message(flags=[flag])
+
+
+def test_a_list_may_have_addresses_in_brackets() -> None:
+    assert _flag("net.peers=[::1]:7400,h:1").settings.net.peers == ("[::1]:7400", "h:1")

@@ -14,6 +14,7 @@ import raftwood
 from raftwood.base.errors import StoreLocked
 from raftwood.cli import command_line
 from raftwood.cli.command_line import run
+from raftwood.cli.output import write_rows
 
 COMMAND = [sys.executable, "-m", "raftwood.cli"]
 
@@ -210,3 +211,33 @@ def test_version_loads_none_of_the_heavy_libraries() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_every_command_is_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    grouped = [name for names in command_line._GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(command_line._COMMANDS)
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    places = [printed.index(f" {title} ") for title in command_line._GROUPS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["completion", shell]) == 0
+    printed = capsys.readouterr().out
+    for word in ("logstore", "ttl-days", "truncate"):
+        assert word in printed
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert run(["completion"]) == 2
+    assert "give bash, zsh or fish" in capsys.readouterr().err
+
+
+def test_cells_of_tables_are_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"voters": [1, 2], "readers": [], "behind": {1: 0, 2: None}, "name": "[a]"}
+    write_rows([row], {name: name for name in row}, "text")
+    assert capsys.readouterr().out.splitlines()[1].split("  ")[0] == "1, 2"
+    write_rows([row], {"readers": "readers", "behind": "behind", "name": "name"}, "text")
+    assert capsys.readouterr().out.splitlines()[1].split() == ["-", "1:", "0,", "2:", "-", "[a]"]

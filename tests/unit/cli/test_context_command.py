@@ -10,6 +10,9 @@ from raftwood.base.configuration import compose
 from raftwood.base.contexts import Contexts
 from raftwood.cli.command_line import run as raftwood
 from raftwood.cli.context import ContextOption, write_context
+from raftwood.cli.lease_target import LeaseTarget, store_url
+from raftwood.cli.options import Source
+from raftwood.server.clients import DEFAULT_LEASES, LEASE_FILE
 from raftwood.server.parts import KvPart, LogHubPart, LogServicePart, Parts
 from raftwood.server.settings import Settings
 from raftwood.server.standalone import standalone_settings
@@ -164,6 +167,14 @@ def test_no_context_is_written_where_it_is_not_wanted_or_cannot_be(
     monkeypatch.delenv("RAFTWOOD_CONTEXT")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
     assert _written(tmp_path) is None
+
+
+def test_groups_whose_leases_are_in_the_folder_stay_there(tmp_path: Path) -> None:
+    assert _written(tmp_path) is not None
+    assert store_url(LeaseTarget(), Source().load()) == "meta://127.0.0.1:7400"
+    Path(LEASE_FILE).touch()
+    assert store_url(LeaseTarget(), Source().load()) == DEFAULT_LEASES
+    assert store_url(LeaseTarget("meta://h:1"), Source().load()) == "meta://h:1"
 
 
 # Servers.

@@ -205,7 +205,7 @@ def test_a_cluster_is_shown_whole_for_people_and_for_machines(
         "1 a:1 up rack 2 1 1 GiB of 1 TiB 0.1",
         "2 b:1 draining 2 1 1 GiB of 1 TiB 0.1",
         "3 c:1 down 0 0 0 B of 0 B 0.1",
-        '1 log-1 - [1,2] [3] 3+1 {"2":17} 3 MiB',
+        "1 log-1 - 1, 2 3 3+1 2: 17 3 MiB",
         "tn-1 tn d:1 down",
         "8 1 tn-1 12",
         "leaderless 2 1 no leader",

@@ -307,21 +307,23 @@ def project_of_host(host: str, endpoints: Collection[str] = ()) -> str:
 
 
 FindKey = Callable[[str], AccessKey | None]
+_HOW_TO_SEND: Final = (
+    "send `Authorization: Basic` with id:secret in base64, or `Authorization: Bearer id:secret`"
+)
 
 
 def key_of_authorization(request: HttpRequest, find: FindKey) -> AccessKey:
     """Returns the key of `Authorization: Basic base64(id:secret)` or `Bearer id:secret`."""
     scheme, _, rest = request.header(b"authorization").partition(" ")
     name, _, secret = _credentials(scheme.lower(), rest.strip()).partition(":")
+    if not name and not secret:
+        raise Unauthenticated(f"the request has no access key: {_HOW_TO_SEND}")
     key = find(name)
     # An unknown key is compared too, so that it takes as long as a wrong secret.
     known = key.secret if key is not None else ""
     is_right = hmac.compare_digest(secret.encode(), known.encode())
     if key is None or not is_right or not known:
-        raise Unauthenticated(
-            "the access key or its secret is wrong: send `Authorization: Basic` with id:secret in "
-            "base64, or `Authorization: Bearer id:secret`"
-        )
+        raise Unauthenticated(f"the access key or its secret is wrong: {_HOW_TO_SEND}")
     return key
 
 

@@ -153,6 +153,10 @@ def test_only_who_may_write_is_let_in(tmp_path: Path) -> None:
             for login in bad:
                 answer = await ask(kit, LINES, b'{"a": 1}', Authorization=login)
                 assert answer.status == 401
+                # One who sends nothing is not told that it is wrong.
+                has_key = login.startswith("Bearer ")
+                expected = "secret is wrong" if has_key else "has no access key"
+                assert expected in answer.body.decode(), login
                 assert answer.headers["www-authenticate"].startswith("Basic")
             answer = await ask(kit, LINES, b'{"a": 1}', key=kit.reader)
             assert answer.status == 403
