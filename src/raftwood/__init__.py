@@ -16,6 +16,7 @@ from raftwood.base.lazy import lazy_exports
 if TYPE_CHECKING:
     from raftwood import aio, errors
     from raftwood.base.errors import RaftwoodError
+    from raftwood.clogs.client.datagram_shipper import DatagramShipper
     from raftwood.clogs.client.log_handler import ClogsHandler
     from raftwood.clogs.client.sync_shipper import Shipper
     from raftwood.cluster import Cluster, Dlog, DlogWriter, Stream, StreamConsumer, connect
@@ -36,6 +37,7 @@ __all__ = [
     "CheckpointTracker",
     "ClogsHandler",
     "Cluster",
+    "DatagramShipper",
     "Dlog",
     "DlogWriter",
     "Kv",
@@ -66,6 +68,7 @@ _load = lazy_exports(
     __name__,
     {
         "raftwood.base.errors": ("RaftwoodError",),
+        "raftwood.clogs.client.datagram_shipper": ("DatagramShipper",),
         "raftwood.clogs.client.log_handler": ("ClogsHandler",),
         "raftwood.clogs.client.sync_shipper": ("Shipper",),
         "raftwood.cluster": (

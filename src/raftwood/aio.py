@@ -33,12 +33,13 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from raftwood.base.configuration import FILE_VARIABLE, compose, load_configuration
 from raftwood.base.contexts import CONTEXT_VARIABLE
 from raftwood.base.environment import Environment
 from raftwood.base.errors import AlreadyExists, InvalidConfiguration, InvalidInput, Unavailable
+from raftwood.base.lazy import lazy_exports
 from raftwood.base.position import Position
 from raftwood.clogs.client.shipper import AsyncShipper, open_shipper
 from raftwood.disk.real_environment import real_environment
@@ -52,7 +53,7 @@ from raftwood.loghub.client.producer import AsyncProducer, ProducerSettings
 from raftwood.loghub.client.pulled_batches import LogRecord
 from raftwood.loghub.client.reader import AsyncReader, ReaderSettings, Start, start_at
 from raftwood.loghub.consumer.checkpoints import AsyncCheckpointTracker
-from raftwood.loghub.consumer.leases import LeaseStore
+from raftwood.loghub.consumer.leases import LeaseStore, LeaseTimes, signature
 from raftwood.loghub.consumer.loghub_source import LogHubBatch, LogHubSource, LogHubSourceSettings
 from raftwood.loghub.consumer.processor import (
     AsyncBatchFunction,
@@ -72,6 +73,15 @@ from raftwood.server.settings import Settings
 from raftwood.zeppelin.client.async_kv import AsyncKv
 from raftwood.zeppelin.client.nodes import ReadFrom
 
+if TYPE_CHECKING:
+    from raftwood.loghub.consumer.iterator import Consumer
+    from raftwood.loghub.consumer.kafka_source import KafkaSource
+    from raftwood.loghub.consumer.memory_store import MemoryLeaseStore
+    from raftwood.loghub.consumer.meta_store import MetaLeaseStore
+    from raftwood.loghub.consumer.sql_store import SqlLeaseStore
+    from raftwood.logservice.client.keeper_client import KeeperClient, ServiceAgent
+    from raftwood.logservice.hakeeper.messages import Order, OrderKind, ServiceKind
+
 __all__ = [
     "AsyncCheckpointTracker",
     "AsyncCluster",
@@ -85,12 +95,40 @@ __all__ = [
     "AsyncShipper",
     "AsyncStream",
     "AsyncStreamConsumer",
+    "Consumer",
+    "KafkaSource",
+    "KeeperClient",
+    "LeaseTimes",
+    "LogHubSource",
+    "MemoryLeaseStore",
+    "MetaLeaseStore",
     "Opening",
+    "Order",
+    "OrderKind",
     "ReadStart",
     "ReaderOpening",
+    "ServiceAgent",
+    "ServiceKind",
+    "SqlLeaseStore",
+    "Worker",
+    "WorkerConfig",
     "connect",
     "load_settings",
+    "signature",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "raftwood.loghub.consumer.iterator": ("Consumer",),
+        "raftwood.loghub.consumer.kafka_source": ("KafkaSource",),
+        "raftwood.loghub.consumer.memory_store": ("MemoryLeaseStore",),
+        "raftwood.loghub.consumer.meta_store": ("MetaLeaseStore",),
+        "raftwood.loghub.consumer.sql_store": ("SqlLeaseStore",),
+        "raftwood.logservice.client.keeper_client": ("KeeperClient", "ServiceAgent"),
+        "raftwood.logservice.hakeeper.messages": ("Order", "OrderKind", "ServiceKind"),
+    },
+)
 
 ReadStart: TypeAlias = Start | str | datetime | timedelta
 """Where a read begins: "begin", "end", a time, how long ago ("-15m"), or positions by shard."""
@@ -286,6 +324,12 @@ class AsyncCluster:
             )
 
         return Opening(opening)
+
+    async def keeper(self) -> "KeeperClient":
+        """HAKeeper, for services that register with it and for operators."""
+        from raftwood.logservice.client.keeper_client import KeeperClient  # noqa: PLC0415
+
+        return KeeperClient(await self._writing.get())
 
     def dlog(self, name: str) -> "AsyncDlog":
         """A log made of ledgers."""

@@ -81,9 +81,9 @@ def test_a_page_that_starts_stores_runs_from_top_to_bottom(
 ) -> None:
     story = page.read_text()
     # Its ports may be in use here.
-    ports = sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)})
-    for port, free in zip(ports, free_ports(len(ports)) if ports else (), strict=True):
-        story = story.replace(port, str(free))
+    if ports := sorted({*re.findall(r"127\.0\.0\.1:(\d+)", story)}):
+        for port, free in zip(ports, free_ports(len(ports)), strict=True):
+            story = story.replace(port, str(free))
     base = f"--port-base={consecutive_ports(PORTS)}"
     story = story.replace("$ raftwood standalone", f"$ raftwood standalone {base}")
     # With job control, as in a shell that somebody types into: `kill %3` ends the third store.

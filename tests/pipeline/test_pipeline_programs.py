@@ -5,25 +5,27 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from raftwood.cli import command_line
+from raftwood.pipeline.options import GATEWAYS_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from tests.kits.pipeline.kit import PROJECT, Hub
 from tests.kits.pipeline.processes import RAFTWOOD, REPOSITORY, TIMEOUT_S, environment
 from tests.kits.pipeline.quick_python import python_of_spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NOTEBOOK = REPOSITORY / "notebooks" / "pipeline.ipynb"
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
-    spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    part = hub.standalone.loghub
+    monkeypatch.setenv(GATEWAYS_VARIABLE, part.native)
+    monkeypatch.setenv(KEY_VARIABLE, part.access_key)
+    monkeypatch.setenv(SECRET_VARIABLE, part.access_secret)
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert all(not cell.get("outputs") for cell in cells), "outputs are not for the repository"
@@ -34,7 +36,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
         program = program.replace(written, meant)
     names: dict[str, Any] = {}
     exec(compile(program, str(NOTEBOOK), "exec"), names)
-    assert names["spark"] is spark
+    assert names["spark"] is hub.spark
     assert "2000 rows archived" in capsys.readouterr().out
 
 

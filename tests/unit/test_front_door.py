@@ -7,12 +7,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import raftwood
-from raftwood import aio, errors
+from raftwood import aio, errors, pipeline, testing
 from raftwood.base.contexts import Contexts
 from raftwood.base.errors import RaftwoodError
 from raftwood.loghub.client.reader import start_at
@@ -67,6 +68,12 @@ def test_a_name_loads_what_it_needs_and_no_more() -> None:
     modules = loaded_by("import raftwood; raftwood.errors.NotFound; raftwood.RaftwoodError")
     assert "raftwood.server.settings" not in modules
     assert "pyarrow" not in loaded_by("import raftwood; raftwood.connect; raftwood.aio.connect")
+
+
+@pytest.mark.parametrize("module", [raftwood, aio, errors, pipeline, testing])
+def test_every_name_of_the_front_door_can_be_loaded(module: ModuleType) -> None:
+    for name in module.__all__:
+        assert getattr(module, name) is not None
 
 
 def test_unknown_names_are_refused() -> None:

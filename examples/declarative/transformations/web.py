@@ -1,6 +1,6 @@
 """Web-server logs, declared: a table of what was parsed, errors to a stream, figures by the minute.
 
-Which gateways to ask, and with which key, is in the environment: RAFTWOOD_LOGHUB_CLIENT__GATEWAYS,
+Gateways and the access key come from the context in use, or from RAFTWOOD_LOGHUB_CLIENT__GATEWAYS,
 RAFTWOOD_LOGHUB_CLIENT__ACCESS_KEY and RAFTWOOD_LOGHUB_CLIENT__ACCESS_SECRET.
 """
 

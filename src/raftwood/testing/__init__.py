@@ -13,6 +13,8 @@ Code that is to be simulated takes time from the loop, and clocks, randomness an
 does not use `as_completed`.
 """
 
+from raftwood.base import files
+from raftwood.base.environment import Environment
 from raftwood.testing.checkers import CheckTooLarge, Violation, check_log, check_registers
 from raftwood.testing.crash_images import (
     CrashImage,
@@ -58,6 +60,7 @@ __all__ = [
     "CrashImage",
     "Deadlock",
     "DiskProfile",
+    "Environment",
     "Event",
     "FaultInjector",
     "FileSystem",
@@ -95,6 +98,7 @@ __all__ = [
     "check_registers",
     "classify",
     "crash_images",
+    "files",
     "fuzz",
     "read_history",
     "simulate",

@@ -123,6 +123,7 @@ def test_all_systems_with_an_event_loop() -> None:
             async with returns.producer() as producer:
                 await producer.send({"user": "anna"}, key="anna")
             assert [each.contents async for each in returns.read()] == [{"user": "anna"}]
+            assert (await (await cluster.keeper()).find_shard("returns")).name == "returns"
 
             async with cluster.log("returns") as log:
                 lsn = await log.append(b"a record")

@@ -6,7 +6,7 @@
     logging.getLogger().addHandler(handler)
 
 Keywords are settings of `clogs_client`; `logging.config.dictConfig` takes the same, beside
-`class: raftwood.clogs.client.ClogsHandler` and `file`.
+`class: raftwood.ClogsHandler` and `file`.
 
 A call formats the record and puts it into the shipper's inbox: nothing is encoded, compressed or
 sent in the thread that logs. A record's level and logger are fields beside its text.
