@@ -61,6 +61,7 @@ _COMMANDS: Final = {
         "raftwood.cli.context:app",
         "Choose the cluster that commands and programs use.",
     ),
+    "bench": ("raftwood.cli.bench:app", "Measure how fast the cluster in use is."),
     "config": ("raftwood.cli.config:app", "Show and check the configuration."),
     "store": ("raftwood.cli.store:app", "Check and dump a data folder."),
     "meta": ("raftwood.cli.meta:app", "Read, change and watch a metastore."),

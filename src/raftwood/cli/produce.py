@@ -234,6 +234,8 @@ def produce(
         # Whoever may not write, or where nothing is, hears of it before anything is read.
         await client.shards(project, logstore)
         descriptor = opened_input(file)
+        if os.isatty(descriptor):
+            sys.stderr.write("a record for each line that you type; end with Ctrl-D\n")
         try:
             producer = client.producer(project, logstore, settings=settings)
             lines = LineProducer(producer, decoder, topic=topic, source=source)

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput
-from raftwood.cli.output import Format, write_line, write_rows
+from raftwood.cli.output import Format, StatusLine, write_line, write_rows
 from raftwood.clogs.client.spool import CLUSTER as SPOOL
 from raftwood.clogs.client.spool import check_spool
 from raftwood.disk.inspection import (
@@ -109,10 +109,13 @@ def check(
 
 
 async def _check_all(environment: Environment, folder: str) -> list[StoreReport]:
-    return [
-        await check_store(environment, path, role_of)
-        for path in await find_stores(environment, folder)
-    ]
+    paths = await find_stores(environment, folder)
+    reports = []
+    with StatusLine("checking") as progress:
+        for number, path in enumerate(paths, 1):
+            progress.say(f"checking {path}, {number} of {len(paths)}")
+            reports.append(await check_store(environment, path, role_of))
+    return reports
 
 
 @app.command

@@ -39,6 +39,7 @@ from raftwood.net.frames import (
     HEADER_BYTES,
     Frame,
     FrameKind,
+    HttpReceived,
     Payload,
     gathered,
     size_of,
@@ -515,6 +516,11 @@ class Connection(OutstandingRequests):
             )
         super().connection_lost(error)
 
+    def _close_because(self, error: RaftwoodError) -> None:
+        if isinstance(error, HttpReceived):
+            fail(self._ready, error)
+        super()._close_because(error)
+
     async def finish_handshake(self) -> None:
         await self._ready
 
@@ -628,7 +634,10 @@ async def connect(
     tls: ClientTls | None = None,
     server_hostname: str | None = None,
 ) -> Connection:
-    """Connects and authenticates both sides; raises Unavailable, or the server's refusal."""
+    """Connects and authenticates both sides; raises Unavailable, or the server's refusal.
+
+    An address that serves HTTP raises `ProtocolError`.
+    """
     limits = limits or ClientLimits()
     loop = asyncio.get_running_loop()
     where = f"{host}:{port}"
@@ -646,6 +655,12 @@ async def connect(
         is_done = True
     except TimeoutError as error:
         raise Unavailable(f"{where} did not answer in {limits.connect_timeout_ms} ms") from error
+    except HttpReceived as error:
+        raise ProtocolError(
+            f"{where} serves HTTP: give the address of a native port. A gateway has it at "
+            "gateway.listen, a store at node.listen, a bookie at bookie.listen, a receiver at "
+            "clogs.listen"
+        ) from error
     except ssl.SSLError as error:
         raise Unauthenticated(f"TLS with {where} failed: {error.reason}") from error
     except OSError as error:

@@ -91,6 +91,11 @@ JOINED_BYTES_MAX = 8 << 10
 """Payloads up to this size are copied behind their header; larger ones are written as they are."""
 ARGUMENT_MAX = (1 << 32) - 1
 
+_HTTP_BEGINNINGS: Final = frozenset(
+    (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"TRAC", b"PRI ")
+)
+"""The first bytes of an answer, of each method, and of HTTP/2."""
+
 _HEADER = struct.Struct("<IQHHIQI")
 _HEAD = struct.Struct("<IQ")
 _REST = struct.Struct("<HHIQI")
@@ -225,6 +230,10 @@ def _as_bytes(payload: Buffer) -> bytes | memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
+class HttpReceived(ProtocolError):
+    """The peer speaks HTTP: one of the two is at the wrong port."""
+
+
 class FrameDecoder:
     """Turns received bytes into frames; any input gives frames, nothing yet, or ProtocolError.
 
@@ -317,7 +326,7 @@ class FrameDecoder:
         while filled - position >= HEADER_BYTES:
             magic, checksum, kind, method, length, request_id, argument = unpack(chunk, position)
             if magic != MAGIC:
-                raise ProtocolError(_wrong_magic(magic))
+                raise _wrong_magic(magic)
             if length > limit:
                 raise ProtocolError(f"a frame announces {length} bytes; the limit is {limit}")
             body = position + HEADER_BYTES
@@ -372,7 +381,11 @@ class FrameDecoder:
         return frames
 
 
-def _wrong_magic(magic: int) -> str:
+def _wrong_magic(magic: int) -> ProtocolError:
     if magic & 0xFFFFFF == MAGIC & 0xFFFFFF:
-        return f"the peer uses frame version {magic >> 24}; this one reads {FRAME_VERSION}"
-    return "this is not a raftwood connection: a frame does not begin with the magic"
+        return ProtocolError(
+            f"the peer uses frame version {magic >> 24}; this one reads {FRAME_VERSION}"
+        )
+    if magic.to_bytes(4, "little") in _HTTP_BEGINNINGS:
+        return HttpReceived("the peer speaks HTTP, and this is a native connection of raftwood")
+    return ProtocolError("this is not a raftwood connection: a frame does not begin with the magic")

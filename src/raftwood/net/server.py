@@ -29,7 +29,15 @@ from raftwood.base.errors import (
 from raftwood.base.files import Buffer
 from raftwood.base.logs import get_logger
 from raftwood.net.connection import NEVER, DeadlineSweep, FramedConnection
-from raftwood.net.frames import HEADER_BYTES, Frame, FrameKind, Payload, gathered, size_of
+from raftwood.net.frames import (
+    HEADER_BYTES,
+    Frame,
+    FrameKind,
+    HttpReceived,
+    Payload,
+    gathered,
+    size_of,
+)
 from raftwood.net.handshake import PeerLimits, ServerCredentials, ServerHandshake
 from raftwood.net.identity import Identity
 from raftwood.net.limits import (
@@ -53,6 +61,12 @@ from raftwood.net.wire_errors import encode_error
 
 _log = get_logger("net")
 _CRASHED = "the server failed on this request: its log says why"
+_HTTP_REFUSAL = (
+    "This is a native port of Raftwood ({}); it does not speak HTTP.\n"
+    "A gateway serves HTTP at gateway.http_listen, for SLS, OTLP, Loki, Elasticsearch and JSON.\n"
+    "Health and metrics are at http.listen. Native clients use this port: `raftwood`, and\n"
+    "`import raftwood` in Python.\n"
+)
 _REQUEST = int(FrameKind.REQUEST)
 _RESPONSE = int(FrameKind.RESPONSE)
 _ONE_WAY = int(FrameKind.ONE_WAY)
@@ -154,6 +168,19 @@ class ServerConnection(FramedConnection):
     def make_room(self) -> None:
         """Closes this connection: a newcomer displaces it."""
         self._close_because(Overloaded(DISPLACED))
+
+    def _close_because(self, error: RaftwoodError) -> None:
+        if isinstance(error, HttpReceived) and self._peer is None and not self._is_closing:
+            # A browser, or a client of one of the protocols over HTTP: answer as it expects.
+            text = _HTTP_REFUSAL.format(self._server.credentials.identity).encode()
+            self._end_reason = error.message
+            self._send_encoded(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(text), text)
+            )
+            self._close()
+            return
+        super()._close_because(error)
 
     def _stop_handshake_timer(self) -> None:
         if self._handshake_timer is not None:

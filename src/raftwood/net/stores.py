@@ -22,6 +22,7 @@ from raftwood.base.errors import (
     NotFound,
     NotLeader,
     Overloaded,
+    ProtocolError,
     RaftwoodError,
     Unauthenticated,
     Unavailable,
@@ -282,7 +283,7 @@ async def _ask(
 
 def _reason(errors: Sequence[RaftwoodError]) -> RaftwoodError:
     for error in errors:
-        if isinstance(error, Unauthenticated):
+        if isinstance(error, ProtocolError | Unauthenticated):
             return error
     reasons = "; ".join(error.message for error in errors)
     return Unavailable(f"no store answers: {reasons}. Is one started?")

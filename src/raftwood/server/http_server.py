@@ -24,6 +24,16 @@ Check = Callable[[], str]
 
 
 _REQUEST_BYTES_MAX: Final = 128 << 10
+_ABOUT: Final = """\
+This port of Raftwood tells how a process is (the setting http.listen):
+
+  /livez     whether it lives
+  /readyz    whether it can serve, and else why not
+  /metrics   metrics for Prometheus; requires the token secrets.metrics
+
+Records come and go at a gateway's ports: gateway.http_listen over HTTP, and gateway.listen for
+native clients.
+"""
 
 
 class HttpServer:
@@ -70,11 +80,15 @@ class _Pages:
 
     def router(self) -> Router:
         routes = [
+            Route("/", self._about),
             Route("/livez", self._live),
             Route("/readyz", self._ready),
             Route("/metrics", self._show_metrics),
         ]
         return Router(routes, redirect_slashes=False)
+
+    async def _about(self, _: Request) -> Response:
+        return PlainTextResponse(_ABOUT, headers={"cache-control": "no-store"})
 
     async def _live(self, _: Request) -> Response:
         return _text("ok")

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import pty
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import raftwood
 from raftwood import aio
 from raftwood.errors import Fenced, NotFound
 from tests.kits.dlog.command_kit import Commands
+from tests.kits.processes import RAFTWOOD
 from tests.kits.server.running import standalone
 
 
@@ -183,3 +186,51 @@ def test_log_lines_are_shipped_with_the_clusters_settings() -> None:
         shipper.send("shop/app.log", ["behind it"]).wait(60_000)
         shipped = [each.contents for each in cluster.stream("default/shipped").read()]
     assert [each for each in shipped if "shipped at once" in each.values()]
+
+
+def test_benchmarks_measure_it_and_leave_nothing_behind() -> None:
+    commands = Commands()
+    found = [
+        row
+        for name in ("produce", "consume", "kv", "log")
+        for row in commands.json("bench", name, "--seconds=0.3")
+    ]
+    assert [row["operation"] for row in found] == ["produce", "consume", "set", "get", "append"]
+    for row in found:
+        assert row["errors"] == 0
+        assert row["records"] > 0
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+    for kind in ("project", "log"):
+        assert "bench-" not in commands.run(kind, "list")
+    with raftwood.connect() as cluster:
+        with cluster.kv() as kv:
+            assert not [key for key in kv.scan() if key.startswith(b"bench-")]
+        stream = cluster.stream("shop/measured")
+        stream.create(shards=1)
+        commands.run("bench", "consume", "--target=shop/measured", status=1, expect="no records")
+        commands.run("bench", "produce", "--target=shop/measured", "--seconds=0.1")
+        assert next(iter(stream.read())).contents["message"]
+    commands.run("bench", "produce", "--target=shop/nowhere", status=1, expect="no logstore")
+
+
+def test_produce_says_on_a_terminal_how_its_input_ends() -> None:
+    with raftwood.connect() as cluster:
+        stream = cluster.stream("shop/typed")
+        stream.create(shards=1)
+        parent, child = pty.openpty()
+        with (
+            open(parent, "wb", buffering=0) as terminal,
+            subprocess.Popen(
+                (*RAFTWOOD, "produce", "shop/typed"),
+                stdin=child,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            os.close(child)
+            assert process.stderr is not None
+            assert "Ctrl-D" in process.stderr.readline()
+            terminal.write(b"hello\n\x04")
+            assert process.wait(60) == 0
+        assert [each.contents["message"] for each in stream.read()] == ["hello"]

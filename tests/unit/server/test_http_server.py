@@ -96,6 +96,18 @@ def test_a_process_whose_loop_turns_is_alive(run_on: RunOn) -> None:
 
 
 @both_loops
+def test_the_root_says_what_the_port_is(run_on: RunOn) -> None:
+    async def main() -> None:
+        async with served() as server:
+            answer = await ask(server, "/")
+            assert answer.status == 200
+            for page in ("/livez", "/readyz", "/metrics", "gateway.http_listen"):
+                assert page in answer.body
+
+    run_on(main())
+
+
+@both_loops
 def test_each_check_that_fails_has_its_line(run_on: RunOn) -> None:
     reasons = {"store": "", "metastore": "no leader is known", "disk": "it is full"}
 

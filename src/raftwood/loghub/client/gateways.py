@@ -13,6 +13,7 @@ from raftwood.base.errors import (
     ConnectionLost,
     DeadlineExceeded,
     InvalidInput,
+    ProtocolError,
     Unauthenticated,
     Unavailable,
 )
@@ -135,6 +136,9 @@ class Gateways:
             refusal = next((each for each in errors if isinstance(each, Unauthenticated)), None)
             if refusal is not None and None not in errors and loop.time() >= believed_at:
                 raise Unauthenticated(refusal.message)
+            if all(isinstance(each, ProtocolError) for each in errors):
+                # None of the addresses is a native port: no attempt will do better.
+                raise ProtocolError("; ".join(each.message for each in errors if each is not None))
             if loop.time() >= deadline:
                 raise self._reason()
             await asyncio.sleep(_LOOK_S)

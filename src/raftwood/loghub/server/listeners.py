@@ -62,10 +62,29 @@ class Documents:
 
 _SIGNED: Final = ("log", "sls", "acs")
 """How the authentication schemes of SLS begin."""
+_ABOUT: Final = b"""\
+This is the HTTP port of a Raftwood gateway. It takes:
+
+  SLS clients             the API in /openapi.json
+  JSON lines              POST /api/v1/projects/PROJECT/logstores/LOGSTORE/lines
+  OTLP over HTTP          POST /v1/logs
+  Loki's push API         POST /loki/api/v1/push
+  Elasticsearch's bulks   POST /_bulk
+
+Each needs an access key: `raftwood key create PROJECT=writer` makes one. Send it as
+`Authorization: Basic`, with id:secret in base64.
+
+`raftwood` and `import raftwood` use the gateway's native port instead: the setting gateway.listen
+there, and loghub_client.gateways for its clients.
+"""
 
 
 class RootRoutes:
-    """Routes `GET /` by the login: SLS's clients sign, others send their key."""
+    """`/`, which several kinds of clients ask for: the headers tell them apart.
+
+    SLS's clients sign. Elasticsearch's send a key, or accept JSON alone. A browser and curl send no
+    key and accept a text: they get one that says what this port is.
+    """
 
     name: ClassVar[str] = "root"
 
@@ -76,17 +95,27 @@ class RootRoutes:
     def find(self, method: str, path: str) -> HttpRoute | None:
         return HttpRoute("get", self._get) if method in ("GET", "HEAD") and path == "/" else None
 
+    def _is_anonymous(self, request: HttpRequest) -> bool:
+        accepted = request.header(b"accept")
+        is_text = accepted == "*/*" or "text/" in accepted
+        return is_text and not request.header(b"authorization")
+
     def _owner(self, request: HttpRequest) -> RouteGroup:
         login = request.header(b"authorization").lower()
         return self._signed if login.startswith(_SIGNED) else self._other
 
     async def _get(self, request: HttpRequest) -> HttpResponse:
+        if self._is_anonymous(request):
+            body = b"" if request.method == "HEAD" else _ABOUT
+            return HttpResponse(body=body, content_type=b"text/plain; charset=utf-8")
         route = self._owner(request).find(request.method, request.path)
         if route is None:
             raise NotFound(f"there is no {request.method} /")
         return await route.handle(request)
 
     def authenticate(self, request: HttpRequest) -> AccessKey | None:
+        if self._is_anonymous(request):
+            return None
         return self._owner(request).authenticate(request)
 
     def error_answer(self, error: RaftwoodError, request: HttpRequest) -> HttpResponse:

@@ -427,6 +427,37 @@ def test_loki_takes_json_and_protobuf(tmp_path: Path) -> None:
     run(main())
 
 
+# The root
+
+
+def test_a_browser_and_curl_at_the_root_learn_what_the_port_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with ways_in_kit(tmp_path) as kit:
+            for accept in ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", "*/*"):
+                answer = await ask(kit, "/", method="GET", Authorization="", Accept=accept)
+                assert answer.status == 200
+                assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+                assert "www-authenticate" not in answer.headers
+                assert "x-elastic-product" not in answer.headers
+                text = answer.body.decode()
+                for there in ("/openapi.json", "/_bulk", "/v1/logs", "/loki/api/v1/push", "/lines"):
+                    assert there in text
+                assert "raftwood key create" in text
+                assert "gateway.listen" in text
+            answer = await ask(kit, "/", method="HEAD", Authorization="", Accept="*/*")
+            assert (answer.status, answer.body) == (200, b"")
+            # Elasticsearch's clients say what they accept, and that they have a key.
+            of_elasticsearch = "application/vnd.elasticsearch+json; compatible-with=9"
+            for accept in (of_elasticsearch, "application/json"):
+                answer = await ask(kit, "/", method="GET", Authorization="", Accept=accept)
+                assert answer.status == 401
+                assert answer.json["error"]["type"] == "security_exception"
+            answer = await ask(kit, "/", method="GET", Accept="*/*")
+            assert answer.json["version"]["number"]
+
+    run(main())
+
+
 # Elasticsearch
 
 
