@@ -19,7 +19,15 @@ from raftwood.base.text import BYTES, MILLISECONDS
 from raftwood.cli.cluster_target import MetastoreTarget, opened
 from raftwood.cli.input import line_batches, opened_input
 from raftwood.cli.options import DEFAULTS, Source, quantity_of
-from raftwood.cli.output import Format, size_text, time_text, write_json, write_records, write_rows
+from raftwood.cli.output import (
+    Format,
+    StatusLine,
+    size_text,
+    time_text,
+    write_json,
+    write_records,
+    write_rows,
+)
 from raftwood.disk.real_environment import real_environment
 from raftwood.dlog.ledgers.seams import LedgerStore
 from raftwood.dlog.log.dlogs import Dlogs
@@ -289,8 +297,10 @@ class _Appender:
         )
 
     async def append_lines(self) -> None:
-        async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
-            await self.append(lines)
+        with StatusLine("appending") as progress:
+            async for lines in line_batches(opened_input(None), line_bytes_max=4 << 20):
+                await self.append(lines)
+                progress.say(f"{len(self.positions):,} messages are stored")
 
 
 def _place(position: Position) -> dict[str, Any]:
@@ -493,7 +503,8 @@ def offload(name: str, *, target: DlogTarget = DLOG_TARGET) -> int:
     """Move closed ledgers to where `dlog.offload` says, all but the last two, as gateways do."""
 
     async def work(dlogs: Dlogs, _: Settings) -> int:
-        rows = [{"ledger": each} for each in await dlogs.offload(name)]
+        with StatusLine(f"moving closed ledgers of {name}"):
+            rows = [{"ledger": each} for each in await dlogs.offload(name)]
         write_rows(rows, {"ledger": "offloaded ledger"}, target.output)
         return 0
 

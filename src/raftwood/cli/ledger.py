@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 
 from raftwood.base.errors import InvalidInput, PermissionDenied
 from raftwood.cli.dlog import DLOG_TARGET, DlogTarget
-from raftwood.cli.output import size_text, time_text, write_json, write_rows
+from raftwood.cli.output import StatusLine, size_text, time_text, write_json, write_rows
 from raftwood.dlog.errors import NoSuchLedger
 from raftwood.dlog.ledgers.metadata import LedgerMetadata
 from raftwood.dlog.ledgers.seams import LedgerStore
@@ -79,8 +79,9 @@ def recover(
     async def work(ledgers: LedgerStore) -> int:
         if (await ledgers.info(ledger)).config.password != password.encode():
             raise PermissionDenied(f"ledger {ledger} has another password: give it by --password")
-        reader = await ledgers.open(ledger, recover=True, password=password.encode())
-        await reader.close()
+        with StatusLine(f"recovering ledger {ledger}"):
+            reader = await ledgers.open(ledger, recover=True, password=password.encode())
+            await reader.close()
         return _show(ledger, await ledgers.info(ledger), target)
 
     return target.with_ledgers(work)

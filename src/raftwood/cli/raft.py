@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from raftwood.base.environment import Environment
 from raftwood.base.errors import InvalidInput, RaftwoodError, Unavailable
 from raftwood.cli.options import DEFAULTS, Source, is_confirmed
-from raftwood.cli.output import Format, write_line, write_rows
+from raftwood.cli.output import Format, StatusLine, write_line, write_rows
 from raftwood.disk.real_environment import real_environment
 from raftwood.net.stores import Stores
 from raftwood.raft.admin import RaftAdmin
@@ -232,7 +232,8 @@ def promote(
     """Give a learner a vote, once it has nearly all that the leader has."""
 
     async def work(stores: Stores) -> int:
-        changed = await promote_when_caught_up(stores, target.group, store, wait_s=wait_seconds)
+        with StatusLine(f"store {store} is catching up"):
+            changed = await promote_when_caught_up(stores, target.group, store, wait_s=wait_seconds)
         write_rows(members_of(changed), _MEMBERS, target.output)
         return 0
 
@@ -273,9 +274,10 @@ def replace(
     """
 
     async def work(stores: Stores) -> int:
-        changed = await replace_member(
-            stores, target.group, old=old, new=new, address=address, wait_s=wait_seconds
-        )
+        with StatusLine(f"store {new} is catching up"):
+            changed = await replace_member(
+                stores, target.group, old=old, new=new, address=address, wait_s=wait_seconds
+            )
         write_rows(members_of(changed), _MEMBERS, target.output)
         return 0
 

@@ -15,10 +15,10 @@ import pytest
 
 import raftwood
 from raftwood import aio
-from raftwood.errors import Fenced, NotFound
+from raftwood.errors import Fenced, NotFound, ProtocolError
 from tests.kits.dlog.command_kit import Commands
 from tests.kits.processes import RAFTWOOD
-from tests.kits.server.running import standalone
+from tests.kits.server.running import ask, standalone
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,26 @@ def test_addresses_and_a_key_reach_loghub_and_nothing_else(parts: dict[str, Any]
 
     with raftwood.connect() as cluster:
         assert [each.contents for each in cluster.stream("shop/alone").read()] == [{"n": "1"}]
+
+
+def test_a_client_at_the_wrong_port_learns_which_port_it_is(parts: dict[str, Any]) -> None:
+    loghub = parts["loghub"]
+    over_http = loghub["url"].removeprefix("http://")
+    for settings in (
+        {"loghub_client.gateways": [over_http]},
+        {"cluster.members": [f"1={over_http}"]},
+    ):
+        with (
+            raftwood.connect(settings=settings) as cluster,
+            pytest.raises(ProtocolError, match=r"serves HTTP: .* gateway\.listen"),
+        ):
+            if "cluster.members" in settings:
+                cluster.log("orders")
+            else:
+                list(cluster.stream("shop/orders").read())
+    status, text = ask(loghub["native"], "/")
+    assert status == 400
+    assert "gateway.http_listen" in text
 
 
 def test_log_lines_are_shipped_with_the_clusters_settings() -> None:
