@@ -78,7 +78,18 @@ _GROUPS: Final = {
     "Keys and values": ("kv",),
     "Shipping": ("ship", "clogs"),
     "Pipeline": ("pipeline",),
-    "Operate": ("cluster", "context", "config", "raft", "meta", "store", "completion"),
+    "Operate": (
+        "status",
+        "doctor",
+        "bench",
+        "cluster",
+        "context",
+        "config",
+        "raft",
+        "meta",
+        "store",
+        "completion",
+    ),
 }
 """Commands as the help shows them; those of no group come last."""
 

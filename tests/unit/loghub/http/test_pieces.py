@@ -166,22 +166,19 @@ def test_a_key_may_be_sent_with_its_secret(header: bytes) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [
-        b"",
-        b"Basic",
-        b"Basic !!!",
-        b"Basic /w==",
-        basic("me"),
-        basic("me:"),
-        basic("me:höhe"),
-        basic("you:höher"),
-        basic(":"),
-        b"Bearer me:wrong",
-        b"Digest me:h\xf6her",
-    ],
+    [basic("me"), basic("me:"), basic("me:höhe"), basic("you:höher"), b"Bearer me:wrong"],
 )
 def test_a_wrong_secret_is_refused(header: bytes) -> None:
     with pytest.raises(Unauthenticated, match="is wrong"):
+        key_of_authorization(request_of({b"authorization": header}), {"me": KEY}.get)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"Basic", b"Basic !!!", b"Basic /w==", basic(":"), b"Digest me:h\xf6her"],
+)
+def test_a_request_without_a_key_is_refused(header: bytes) -> None:
+    with pytest.raises(Unauthenticated, match="has no access key"):
         key_of_authorization(request_of({b"authorization": header}), {"me": KEY}.get)
 
 
