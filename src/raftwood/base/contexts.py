@@ -18,6 +18,8 @@ from raftwood.base.names import checked_name
 
 CONTEXT_VARIABLE: Final = "RAFTWOOD_CONTEXT"
 _SUFFIX: Final = ".toml"
+# A service may have no right to look into its user's home folder: then it has no contexts.
+_ABSENT: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 class Contexts:
@@ -55,7 +57,7 @@ class Contexts:
         try:
             with open(self._current_file, encoding="utf-8") as file:
                 name = file.read().strip()
-        except (FileNotFoundError, NotADirectoryError):
+        except _ABSENT:
             return None
         except (OSError, ValueError) as error:
             raise InvalidConfiguration(
@@ -68,7 +70,7 @@ class Contexts:
         """All contexts, in order."""
         try:
             files = os.listdir(self.folder)
-        except (FileNotFoundError, NotADirectoryError):
+        except _ABSENT:
             return []
         return sorted(each.removesuffix(_SUFFIX) for each in files if each.endswith(_SUFFIX))
 
@@ -118,7 +120,13 @@ class Contexts:
 
 def write_privately(path: str, data: bytes) -> None:
     """Write a file that its owner alone can read; a reader finds it whole or not at all."""
-    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
+    # A file that is there already may be another user's, or have another mode.
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(f"{path}.new", flags, 0o600), "wb") as file:
         file.write(data)
+        file.flush()
+        # Without it a power loss may leave an empty file under the new name.
+        os.fsync(file.fileno())
     os.replace(f"{path}.new", path)

@@ -168,6 +168,7 @@ class ContextOption:
         """Refuse a name that cannot be one, before anything starts."""
         if self.context is not None:
             checked_name("context", self.context)
+        Contexts.of(os.environ).current()
 
 
 CONTEXT_OPTION: Final = ContextOption()
@@ -202,11 +203,11 @@ def write_context(
         contexts.write(name, context_file(settings, parts, command=command))
         if contexts.in_use() is None:
             contexts.use(name)
-    except RaftwoodError as error:
+        return WrittenContext(name, contexts.path(name), is_used=contexts.current() == name)
+    except (RaftwoodError, OSError) as error:
         # The cluster runs as well where the user's configuration folder cannot be written.
-        _log.warning("no context is written", reason=error.message)
+        _log.warning("no context is written", reason=str(error))
         return None
-    return WrittenContext(name, contexts.path(name), is_used=contexts.current() == name)
 
 
 def context_file(settings: Settings, parts: Parts, *, command: str) -> bytes:

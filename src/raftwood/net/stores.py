@@ -186,7 +186,11 @@ class Stores:
             leader = self._channels.get(error.leader)
             is_there = leader is not None and leader.is_connected
             self.heard_of_leader(group, error.leader if is_there else 0, asked=asked)
-        elif not isinstance(error, Overloaded | DiskFull):
+            return
+        channel = self._channels.get(asked)
+        # A store that refuses the connection itself, because it has too many, has not been asked.
+        was_asked = channel is not None and channel.is_connected
+        if not (was_asked and isinstance(error, Overloaded | DiskFull)):
             self.try_another(group, asked=asked)
 
     def pauses_s(self) -> Iterator[float]:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta
 
 from raftwood.base.configuration import client_variable, load_configuration
-from raftwood.base.contexts import Contexts
+from raftwood.base.contexts import Contexts, write_privately
 from raftwood.base.errors import InvalidConfiguration, InvalidName, NotFound
 from raftwood.base.settings import Section
 
@@ -135,3 +135,28 @@ def test_a_program_reads_one_setting_by_the_name_of_its_variable(
     file = tmp_path / "client.toml"
     file.write_text("[hub]\ngateway = ['a', 'b']\n")
     assert client_variable(variable, user | {"RAFTWOOD_CONFIG": str(file)}) == "a,b"
+
+
+def test_a_user_without_a_right_to_the_home_folder_has_no_contexts(
+    user: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service has none that may not look into its user's home."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        patch.setattr("os.listdir", refuse)
+        assert Contexts.of(user).names() == []
+        assert _gateway(user) == ("nowhere", "default")
+
+
+def test_a_private_file_takes_nothing_from_one_that_is_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"")
+    (tmp_path / "ready.json.new").symlink_to(theirs)
+    write_privately(str(path), b"secret")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"secret", 0o600)
+    assert theirs.read_bytes() == b""

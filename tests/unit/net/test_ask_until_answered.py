@@ -89,6 +89,15 @@ def test_a_store_that_is_overloaded_is_asked_again(in_virtual_time: Run) -> None
     assert min(gaps[10:-1]) >= 0.09
 
 
+def test_a_store_that_refuses_its_connection_does_not_keep_the_others_from_being_asked(
+    in_virtual_time: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that has too many connections: the request has not been asked there at all."""
+    monkeypatch.setattr(Channel, "is_connected", False)
+    script = Script(lambda store: "done" if store == 3 else Overloaded("too many connections"))
+    assert in_virtual_time(script.run(5)) == "done"
+
+
 def test_each_silence_doubles_the_patience_up_to_the_deadline(in_virtual_time: Run) -> None:
     script = Script(lambda _: DeadlineExceeded("silence"))
     with pytest.raises(DeadlineExceeded):

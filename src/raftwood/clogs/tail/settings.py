@@ -143,7 +143,13 @@ class TailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def under(self, rules: LineRules) -> Self:
         """Returns the same settings with other rules for lines."""
-        return msgspec.structs.replace(self, **msgspec.structs.asdict(rules))
+        # A batch that is made again has its bytes already, so the bound of batches only has to let
+        # its lines pass.
+        return msgspec.structs.replace(
+            self,
+            batch_bytes_max=max(self.batch_bytes_max, rules.line_bytes_max),
+            **msgspec.structs.asdict(rules),
+        )
 
     def name_of(self, path: str) -> str:
         """Returns the name that a path is shipped under; `InvalidConfiguration` if invalid."""

@@ -132,8 +132,10 @@ class AsyncCheckpointTracker:
         self._given: str | None = None
         """The position behind the last batch that the processor received and did not fail on."""
         self._after = ""
-        """The position that the call of process() under way has saved, behind one of its batches;
-        empty where it has saved none."""
+        """The position that the call of process() under way has saved last; empty if it has saved
+        none."""
+        self._has_seen_stop = False
+        """Whether the call of process() under way knows that it is to stop."""
         self.bytes_per_s = lease.bytes_per_s
         self._tenure = tenure
         self._writer = writer
@@ -150,7 +152,9 @@ class AsyncCheckpointTracker:
     @property
     def is_stopping(self) -> bool:
         """Whether the shard is to be given up, or the lease's time is over."""
-        return self.stopping.is_set() or self._tenure.remaining_ms() <= 0
+        is_stopping = self.stopping.is_set() or self._tenure.remaining_ms() <= 0
+        self._has_seen_stop |= is_stopping
+        return is_stopping
 
     def check_lease(self) -> None:
         """Raises `LeaseLost` if the lease's time is over: the shard may be another worker's.
@@ -189,8 +193,8 @@ class AsyncCheckpointTracker:
     def note(self, after: ShardBatch | None = None) -> None:
         """Saves in memory, even late: the store refuses it if the shard is another worker's."""
         self.goes_on()
-        self._after = "" if after is None else after.next_position
-        position = self._after or self._given
+        position = self._given if after is None else after.next_position
+        self._after = position or ""
         if position is not None and not self.is_shard_end:
             self.set_checkpoint(position)
 
@@ -203,6 +207,7 @@ class AsyncCheckpointTracker:
         """Surrounds a call of process()."""
         before = self._given
         self._given, self._after = batches[-1].next_position, ""
+        self._has_seen_stop = False
         try:
             yield
         except BaseException:
@@ -211,11 +216,14 @@ class AsyncCheckpointTracker:
             # (`test_what_a_processor_failed_on_is_not_saved_in_its_shutdown`).
             self._given = before
             raise
-        if self.is_stopping and self._after:
+        has_seen_stop = self._has_seen_stop
+        if self.is_stopping and (self._after or has_seen_stop):
             # The call has left the rest undone, as it may while it is asked to stop: shutdown()
             # must not save behind it
-            # (`test_what_was_left_undone_because_of_a_stop_is_not_skipped`).
-            self._given = self._after
+            # (`test_what_was_left_undone_because_of_a_stop_is_not_skipped`). A call that has seen
+            # the stop and saved nothing has processed nothing, as far as anyone knows
+            # (`test_a_call_that_sees_a_stop_at_once_leaves_all_of_its_records`).
+            self._given = self._after or before
 
     def set_checkpoint(self, checkpoint: str) -> None:
         self._saved = (checkpoint, self._saved[1] + 1)

@@ -87,6 +87,12 @@ def test_rules_for_lines_are_named_as_in_release_0_1_0() -> None:
     assert plain.under(settings.line_rules) == settings
 
 
+def test_rules_with_longer_lines_than_batches_may_have_now_are_still_rules() -> None:
+    before = TailSettings(paths=("/l/*.log",), line_bytes_max=256 << 10).line_rules
+    now = TailSettings(paths=("/l/*.log",), line_bytes_max=4096, batch_bytes_max=4096)
+    assert now.under(before).line_rules == before
+
+
 def test_every_compression_has_a_codec() -> None:
     for compression in Compression:
         codec = TailSettings(paths=("a",), compression=compression).compression.codec

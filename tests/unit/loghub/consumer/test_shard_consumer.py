@@ -121,6 +121,32 @@ def test_what_was_left_undone_because_of_a_stop_is_not_skipped() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("looks", "saves", "checkpoint"),
+    [(True, False, "5"), (False, False, "8"), (True, True, "8")],
+)
+def test_a_call_that_sees_a_stop_at_once_leaves_all_of_its_records(
+    looks: bool, saves: bool, checkpoint: str
+) -> None:
+    async def main() -> None:
+        store, lease = await held()
+        writer = CheckpointWriter(store, ME.process, lambda _: None)
+        tracker = AsyncCheckpointTracker(lease, Granted(), writer)
+        with tracker.giving(batches(8)[:5]):
+            await tracker.save_checkpoint()
+        # The stop comes while the call waits for a thread.
+        with tracker.giving(batches(8)[5:]):
+            tracker.stopping.set()
+            if saves:
+                await tracker.save_checkpoint()
+            if looks:
+                assert tracker.is_stopping
+        await tracker.save_checkpoint()
+        assert tracker.checkpoint == checkpoint
+
+    run(main())
+
+
 def test_nothing_is_stored_when_the_lease_is_over_or_anothers() -> None:
     async def main() -> None:
         store, lease = await held()
