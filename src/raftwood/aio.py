@@ -518,7 +518,7 @@ class AsyncStream:
         """Decorates `async def process(batch, checkpoint)`, or a class of processors.
 
         Workers of a group share the logstore's shards by leases: in the store or at the URL that
-        `leases` names, else where `raftwood consume` keeps them. `timeout_s` is the same in all
+        `leases` names, else where `loghub_client.lease_store` says. `timeout_s` is the same in all
         workers of a group. A worker without a `name` gets one of its own.
         """
         config = clients.worker_config(
