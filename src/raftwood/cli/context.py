@@ -166,9 +166,9 @@ class ContextOption:
 
     def check(self) -> None:
         """Refuse a name that cannot be one, before anything starts."""
-        if self.context is not None:
-            checked_name("context", self.context)
-        Contexts.of(os.environ).current()
+        for name in (self.context, os.environ.get(CONTEXT_VARIABLE)):
+            if name and not self.no_context:
+                checked_name("context", name)
 
 
 CONTEXT_OPTION: Final = ContextOption()

@@ -322,8 +322,8 @@ class Replica:
     def must_apply_before_a_change(self) -> bool:
         """Whether a membership change that is proposed now would be refused.
 
-        The core refuses one while another may wait in the log, a predecessor's too. Whoever leads
-        anew would answer a caller with a conflict for a few milliseconds, so the host waits. Test:
+        The core refuses one while another may wait in the log, a predecessor's too. A new leader
+        would answer a caller with a conflict for a few milliseconds, so the host waits. Test:
         test_hand_over::
         test_a_leader_changes_members_before_it_has_applied_what_its_predecessor_left
         """

@@ -8,6 +8,7 @@ import pytest
 
 from raftwood.base.configuration import compose
 from raftwood.base.contexts import Contexts
+from raftwood.base.errors import InvalidName
 from raftwood.cli.command_line import run as raftwood
 from raftwood.cli.context import ContextOption, write_context
 from raftwood.cli.lease_target import LeaseTarget, store_url
@@ -166,6 +167,28 @@ def test_no_context_is_written_where_it_is_not_wanted_or_cannot_be(
     assert not Path("config").exists()
     monkeypatch.delenv("RAFTWOOD_CONTEXT")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    assert _written(tmp_path) is None
+
+
+def test_a_name_that_cannot_be_one_is_refused_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAFTWOOD_CONTEXT", "my cluster")
+    with pytest.raises(InvalidName, match="my cluster"):
+        ContextOption().check()
+    ContextOption(no_context=True).check()
+    monkeypatch.setenv("RAFTWOOD_CONTEXT", "")
+    ContextOption().check()
+
+
+def test_a_damaged_choice_of_a_context_does_not_end_the_cluster(
+    tmp_path: Path, commands: Commands
+) -> None:
+    del commands
+    assert _written(tmp_path) is not None
+    contexts = Contexts.of(os.environ)
+    Path(contexts.folder).with_name("current").write_text("my cluster")
+    ContextOption().check()
     assert _written(tmp_path) is None
 
 

@@ -95,8 +95,9 @@ def _on_proposal(raft: "Raft", message: Message) -> None:
     # Test: test_raw_node::test_a_removed_leader_takes_no_proposals
     if raft.id not in raft.tracker.progress:
         raise ProposalDropped(f"node {raft.id} was removed: propose to another node")
-    # The target is told to stand when its log is equal to this one. Were the log still growing, it
-    # might never be, or would lose the election for the entry that it lacks (dissertation, 3.10).
+    # The leader asks the target to stand once their logs are equal. If the log still grew, they
+    # might never be, or the target would lose the election for an entry that it lacks
+    # (dissertation, 3.10).
     # The script transfer.txt shows it.
     if raft.transferee != NOBODY:
         raise ProposalDropped(f"leadership is passing to node {raft.transferee}: try again")
